@@ -1,0 +1,1 @@
+"""Room model: the nouns of llmgw, the catalog and the messages between the roles."""
