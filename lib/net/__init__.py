@@ -1,0 +1,1 @@
+"""Room net: HTTP and TLS; knows nothing of llmgw."""
