@@ -1,0 +1,1 @@
+"""Room pki: the certificate authority; the only user of cryptography."""
