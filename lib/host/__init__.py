@@ -1,0 +1,1 @@
+"""Room host: this machine: commands, processes, GPUs, adapters, keys."""
