@@ -1,0 +1,1 @@
+"""Room store: the one SQLite file."""
