@@ -1,0 +1,1 @@
+"""Room rules: every decision, pure: no clock, socket, file or log."""
