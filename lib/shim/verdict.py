@@ -1,0 +1,67 @@
+"""Why a shard ended, in a sentence, and what that says about trying again.
+
+Room: shim. What an exit means is the engine's to say; what the machine knows besides (a signal, the kernel out of memory) is
+added here.
+"""
+
+import errno
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lib.base.errors import ConfigError, LlmgwError, Refused, UsageError
+from lib.engines import ENGINES
+from lib.model.fleet import FaultClass
+
+_CONFIGURATION = (errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.EISDIR, errno.EINVAL, errno.E2BIG)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The class and the sentence."""
+
+    fault: FaultClass
+    sentence: str
+
+
+def exit_words(code: int) -> str:
+    """An exit code as a person says it; negative codes are signals."""
+    if code >= 0:
+        return f"exited with status {code}"
+    try:
+        return f"was killed by signal {-code} ({signal.Signals(-code).name})"
+    except ValueError:
+        return f"was killed by signal {-code}"
+
+
+def judge_exit(engine: str, code: int, tail: Sequence[str], *, out_of_memory: bool) -> Verdict:
+    """About an engine that ended although nobody asked for it. Status 0 is a failure like any other."""
+    if out_of_memory and code == -signal.SIGKILL:
+        return Verdict(FaultClass.RESOURCE, f"the engine {exit_words(code)}: the kernel was out of memory")
+    if engine in ENGINES:
+        fault, sentence = ENGINES[engine].classify(code, tail)
+    else:
+        fault, sentence = FaultClass.TRANSIENT, f"the engine {exit_words(code)}"
+    last = tail[-1].strip()[-300:] if tail else ""
+    return Verdict(fault, sentence if last in sentence else f"{sentence}; its last line: {last}")
+
+
+def judge_start(err: Exception, program: str) -> Verdict:
+    """About a shard that did not come to running."""
+    if isinstance(err, ConfigError | UsageError | Refused):
+        return Verdict(FaultClass.CONFIGURATION, str(err))
+    if isinstance(err, LlmgwError):
+        return Verdict(FaultClass.RESOURCE, str(err))
+    code = err.errno if isinstance(err, OSError) else 0
+    fault = FaultClass.CONFIGURATION if code in _CONFIGURATION else FaultClass.RESOURCE
+    return Verdict(fault, f"cannot start {program}: {err.strerror if isinstance(err, OSError) else err}")
+
+
+def oom_kills() -> int:
+    """How often the kernel of this machine has killed for want of memory since boot; 0 where it does not say."""
+    try:
+        text = Path("/proc/vmstat").read_text(encoding="ascii")
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in text.splitlines() if line.startswith("oom_kill ")), 0)
