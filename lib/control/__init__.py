@@ -1,0 +1,1 @@
+"""Room control: the control plane: observe, decide, perform."""
