@@ -131,7 +131,7 @@ class Desk:
 
 def _found(item: Json | None, kind: str, id: str, command: str) -> Json:
     if item is None:
-        raise NotFound(f"there is no {kind} {id!r}", hint=f"ctl {command} lists them")
+        raise NotFound(f"there is no {kind} {id!r}", hint=f"llmgw-ctl {command} lists them")
     return item
 
 

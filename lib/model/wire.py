@@ -170,6 +170,7 @@ class Endpoint:
     node: str
     engine_key: str
     state: str                             # ready | degraded
+    served: tuple[str, ...] = ()           # names its engine was started with; empty: not told, and any may be sent
 
     @property
     def epoch(self) -> Epoch:

@@ -29,7 +29,8 @@ def table(view: View, engine_key: Callable[[str, Epoch], str]) -> RouterTable:
     waiting: dict[str, list[str]] = {}
     for row in sorted(committed.replicas.values(), key=lambda row: row.id):
         if row.state in ROUTED and row.epoch is not None:
-            serving.setdefault(row.model, []).append(_endpoint(row, row.epoch, engine_key(row.id, row.epoch)))
+            model = committed.specs[row.id].model
+            serving.setdefault(row.model, []).append(_endpoint(row, row.epoch, engine_key(row.id, row.epoch), model))
         elif row.state not in LEAVING:
             waiting.setdefault(row.model, []).append(f"{row.id} is {row.state}")
     known = {model.name: model for model in (*_placed_models(committed).values(), *catalog.models.values())
@@ -63,9 +64,10 @@ def _placed_models(committed: Committed) -> Mapping[str, Model]:
     return {spec.model.name: spec.model for spec in committed.specs.values()}
 
 
-def _endpoint(row: Replica, epoch: Epoch, key: str) -> Endpoint:
+def _endpoint(row: Replica, epoch: Epoch, key: str, model: Model) -> Endpoint:
     first = row.shards[0]
-    return Endpoint(row.id, epoch.counter, epoch.nonce, first.address, first.port, first.node, key, row.state.value)
+    return Endpoint(row.id, epoch.counter, epoch.nonce, first.address, first.port, first.node, key, row.state.value,
+                    (model.name, *model.aliases))
 
 
 def _route(model: Model, catalog: Catalog, endpoints: list[Endpoint], waiting: list[str]) -> ModelRoute:

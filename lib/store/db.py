@@ -90,7 +90,7 @@ class Transaction:
     def delete_key(self, id: str) -> None:
         """Forget an API key; NotFound where there is none."""
         if id not in self.after.keys:
-            raise NotFound(f"there is no API key {id}", hint="ctl keys list shows them")
+            raise NotFound(f"there is no API key {id}", hint="llmgw-ctl keys list shows them")
         self._db.execute("DELETE FROM apikey WHERE id = ?", (id,))
         self.after = replace(self.after, keys={key: item for key, item in self.after.keys.items() if key != id})
 
@@ -102,7 +102,7 @@ class Transaction:
     def cordon(self, node: str, on: bool) -> None:
         """Let nothing new onto a node, or let it again; NotFound where there is none."""
         if node not in self.after.nodes:
-            raise NotFound(f"there is no node {node}", hint="ctl nodes lists them")
+            raise NotFound(f"there is no node {node}", hint="llmgw-ctl nodes lists them")
         known = replace(self.after.nodes[node], cordoned=on)
         rows.save_node(self._db, known)
         self.after = replace(self.after, nodes={**self.after.nodes, node: known})
