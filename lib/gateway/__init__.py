@@ -1,0 +1,1 @@
+"""Room gateway: the router's data plane."""
