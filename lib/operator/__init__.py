@@ -1,0 +1,1 @@
+"""Room operator: what the sub-commands of ctl do."""
