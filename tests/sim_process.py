@@ -5,9 +5,7 @@ import itertools
 import json
 import os
 import re
-import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,11 +13,10 @@ from typing import Any
 
 from lib.host.process import kill_marked
 from tests.eventually import eventually
+from tests.programs import bare_environment, program
 
 KEY = "engine-key-of-the-test"
-ROOT = Path(__file__).resolve().parent.parent
 _COUNTER = itertools.count(1)
-_RUN = "import sys; from lib.engines.sim_engine import main; sys.exit(main(sys.argv[1:]))"
 
 
 class SimProcess:
@@ -31,8 +28,8 @@ class SimProcess:
         name, _, value = self.marker.partition("=")
         with log.open("wb") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _RUN, *flags], cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-                env={"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "LLMGW_ENGINE_KEY": key, name: value}, start_new_session=True)
+                [*program("agent"), "sim-engine", *flags], stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+                env={**bare_environment(), "LLMGW_ENGINE_KEY": key, name: value}, start_new_session=True)
         self.pid = self._process.pid
 
     @property
@@ -97,10 +94,3 @@ class SimProcess:
             except http.client.IncompleteRead as err:
                 raw = err.partial + b"\nCUT"
         return [line for line in raw.decode().splitlines() if line]
-
-
-def free_port() -> int:
-    """A port that nobody holds at this moment."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])

@@ -76,8 +76,8 @@ class Table:
         return value
 
     def file_path(self, key: str, default: str | None = None) -> Path:
-        """A path; a relative one counts from the file's own directory."""
-        return Path(self.file).parent / self.text(key, default)
+        """An absolute path; a relative one counts from the file's own directory, wherever the program was started."""
+        return Path(self.file).absolute().parent / self.text(key, default)
 
     def integer(self, key: str, default: int | None = None, *, low: int = 0, high: int = 2**31) -> int:
         """A whole number within [low, high]."""

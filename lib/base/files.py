@@ -6,6 +6,8 @@ Room: base.
 import json
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +15,54 @@ from lib.base.errors import LlmgwError, bad_config
 
 
 def write_atomic(path: Path, data: bytes | str, *, mode: int = 0o600) -> None:
-    """Replace `path` by `data`: write beside it, fsync, rename, fsync the directory. Raises LlmgwError naming the path."""
-    raw = data.encode() if isinstance(data, str) else data
-    temporary = ""
+    """Replace `path` by `data`, as a whole and for good: a reader or a power cut finds the old file or the new one."""
+    with _written_beside(path, data, mode) as draft:
+        os.replace(draft, path)
+
+
+def create_atomic(path: Path, data: bytes | str, *, mode: int = 0o600) -> None:
+    """The same where nothing has this name yet; FileExistsError otherwise."""
+    with _written_beside(path, data, mode) as draft:
+        os.link(draft, path)               # unlike a rename it fails where the name is taken
+
+
+@contextmanager
+def _written_beside(path: Path, data: bytes | str, mode: int) -> Iterator[str]:
+    """A synced file beside `path`, to be put in its place. Raises LlmgwError naming the path, FileExistsError as it is."""
+    draft = ""
     try:
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        handle, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         with os.fdopen(handle, "wb") as file:
             os.fchmod(file.fileno(), mode)
-            file.write(raw)
+            file.write(data.encode() if isinstance(data, str) else data)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
+        yield draft
         sync_directory(path.parent)
+    except FileExistsError:
+        raise
     except OSError as err:
-        if temporary and os.path.exists(temporary):
-            os.unlink(temporary)
         raise LlmgwError(f"cannot write {path}: {err.strerror}") from err
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(draft)
+
+
+def move_durably(made: Path, place: Path) -> None:
+    """Put a finished file in its place, both on one file system, so that a power cut leaves a whole one. Raises OSError."""
+    with open(made, "rb") as file:
+        os.fsync(file.fileno())
+    os.replace(made, place)
+    sync_directory(place.parent)
+
+
+def stamp(path: Path) -> tuple[int, ...]:
+    """Something that differs once the file has been written or replaced; empty while there is none."""
+    try:
+        stat = os.stat(path)
+    except OSError:
+        return ()
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
 def sync_directory(path: Path) -> None:
@@ -41,8 +75,13 @@ def sync_directory(path: Path) -> None:
 
 
 def write_json(path: Path, value: Any, *, mode: int = 0o600) -> None:
-    """`write_atomic` of `value` as indented JSON with sorted keys."""
-    write_atomic(path, json.dumps(value, indent=1, sort_keys=True) + "\n", mode=mode)
+    """`write_atomic` of `value` as JSON."""
+    write_atomic(path, render_json(value), mode=mode)
+
+
+def render_json(value: Any) -> str:
+    """JSON as our files hold it: indented, with sorted keys."""
+    return json.dumps(value, indent=1, sort_keys=True) + "\n"
 
 
 def read_text(path: Path) -> str:

@@ -62,8 +62,19 @@ def run(program: str, commands: Sequence[Command], argv: Sequence[str] | None = 
         options: Sequence[Arg] = ()) -> int:
     """The exit code of `program` called with `argv`. `options` are taken before and after any command."""
     words = list(sys.argv[1:] if argv is None else argv)
+    return _ending(program, lambda: _dispatch(_Program(program, about, commands, tuple(options)), words))
+
+
+def run_single(program: str, command: Command, argv: Sequence[str] | None = None) -> int:
+    """The exit code of a `program` that is one command: its flags follow at once, the command's name is not said."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    return _ending(program, lambda: _only(program, command, words))
+
+
+def _ending(program: str, work: Callable[[], int]) -> int:
+    """What `work()` comes to, as an exit code; the one place where a failure is printed."""
     try:
-        code = _dispatch(_Program(program, about, commands, tuple(options)), words)
+        code = work()
         sys.stdout.flush()
         return code
     except LlmgwError as err:
@@ -134,6 +145,8 @@ def _dispatch(program: _Program, words: list[str]) -> int:
         program.print_version(Given())
         return 0
     if rest and rest[0].startswith("-"):
+        if any(rest[0].partition("=")[0] in each.names for row in program.commands for each in row.args):
+            raise UsageError(f"{rest[0]} comes before the command", hint=f"write it after: {program.name} COMMAND {rest[0]}")
         raise _not_known(program.name, rest, [*program.options, _HELP, _VERSION])
     shared = _shared(program, before)
     if not rest:
@@ -189,12 +202,25 @@ def _run(program: _Program, command: Command, given: Given, words: list[str]) ->
     _add(parser, command.args)
     if program.options:
         _add(parser.add_argument_group("options of all commands"), program.options, default=argparse.SUPPRESS)
+    return _parse_and_run(parser, command, given, words, [*command.args, *program.options])
+
+
+def _only(program: str, command: Command, words: list[str]) -> int:
+    if words in (["version"], ["--version"], ["-V"]):
+        sys.stdout.write(f"{program} {VERSION}\n")
+        return 0
+    parser = _Parser(program, description=_sentence(command.help), allow_abbrev=False)
+    _add(parser, (*command.args, arg("-V", "--version", action="store_true", help="print the version of this build")))
+    return _parse_and_run(parser, command, Given(), words if words and words != ["help"] else ["--help"], command.args)
+
+
+def _parse_and_run(parser: _Parser, command: Command, given: Given, words: list[str], known: Sequence[Arg]) -> int:
     try:
         _, unknown = parser.parse_known_args(words, given)
     except SystemExit:                      # --help was printed
         return 0
     if unknown:
-        raise _not_known(parser.prog, unknown, [*command.args, *program.options, _HELP])
+        raise _not_known(parser.prog, unknown, [*known, _HELP])
     return command.run(given) or 0
 
 

@@ -1,14 +1,14 @@
 """What llmgw must be told of an engine: how it is found, started, asked, checked and understood when it dies.
 
-Room: engines. Commands, environments and verdicts are pure; only `source_fault` reads files. No engine knows another.
+Room: engines. Commands, environments and judgements are pure; only `source_fault` reads files. No engine knows another.
 """
 
-import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from lib.model.catalog import EngineRules
+from lib.model.cause import Cause, exit_words
 from lib.model.fleet import FaultClass, Gpu
 from lib.model.probe import Probe
 from lib.model.wire import ShardOrder
@@ -32,14 +32,10 @@ class Launch:
         return self.order.served_names[0] if self.order.served_names else self.order.model
 
 
-Verdict = tuple[FaultClass, str]
-
-
 class Engine(Protocol):
     """One inference engine."""
 
     name: str
-    program_names: tuple[str, ...]         # looked for on PATH where nobody names a path; none: the agent carries the engine
     version_argv: tuple[str, ...]          # the words that make the program tell its version (on stdout or stderr) and end
 
     def rules(self) -> EngineRules:
@@ -63,26 +59,14 @@ class Engine(Protocol):
     def source_fault(self, path: str) -> str:
         """Empty when the weights at `path` are there and complete, else what is wrong, in a sentence."""
 
-    def classify(self, exit_code: int | None, log_tail: Sequence[str]) -> Verdict:
+    def classify(self, exit_code: int | None, log_tail: Sequence[str]) -> Cause:
         """Why an engine that nobody stopped has ended. A negative code is a signal; None: it could not be started."""
 
 
-def classify_by_signs(signs: Mapping[str, FaultClass], exit_code: int | None, log_tail: Sequence[str]) -> Verdict:
-    """The verdict of the first sign (lower case, the telling ones first) found in the log, or of the exit code alone."""
+def classify_by_signs(signs: Mapping[str, FaultClass], exit_code: int | None, log_tail: Sequence[str]) -> Cause:
+    """Judge by the first sign (lower case, the telling ones first) found in the log, else by the exit code alone."""
     for sign, fault in signs.items():
         for line in log_tail:
             if sign in line.lower():
-                return fault, f"{exit_words(exit_code)}: {line.strip()[-300:]}"
-    return FaultClass.TRANSIENT, exit_words(exit_code)
-
-
-def exit_words(exit_code: int | None) -> str:
-    """An exit code as a person says it. Status 0 is a failure too: nobody asked the engine to end."""
-    if exit_code is None:
-        return "the engine could not be started"
-    if exit_code == 0:
-        return "the engine ended by itself with status 0"
-    number = -exit_code if exit_code < 0 else exit_code - 128
-    if number in list(signal.Signals):
-        return f"the engine died of signal {number} ({signal.Signals(number).name})"
-    return f"the engine exited with status {exit_code}"
+                return Cause(fault, f"the engine {exit_words(exit_code)}: {line.strip()[-300:]}")
+    return Cause(FaultClass.TRANSIENT, f"the engine {exit_words(exit_code)}")

@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from lib.base.errors import Refused
 from lib.engines import gguf
 from lib.engines.environment import bad_variable, environment
-from lib.engines.interface import Launch, Verdict, classify_by_signs
+from lib.engines.interface import Launch, classify_by_signs
 from lib.model.catalog import EngineRules
+from lib.model.cause import Cause
 from lib.model.fleet import FaultClass
 from lib.model.probe import Probe
 
@@ -62,7 +63,6 @@ class LlamaServer:
     """llama.cpp's HTTP server, single shard."""
 
     name = "llama-server"
-    program_names: tuple[str, ...] = ("llama-server",)
     version_argv: tuple[str, ...] = ("--version",)
 
     def rules(self) -> EngineRules:
@@ -88,20 +88,20 @@ class LlamaServer:
         return rank == 0
 
     def readiness(self, launch: Launch) -> Probe | None:
-        embeds = any(_plain(word) in _EMBEDS for word in launch.order.args)
+        embeds = any(_normalised(word) in _EMBEDS for word in launch.order.args)
         return Probe(served_name=launch.served_name, canary=not embeds)
 
     def source_fault(self, path: str) -> str:
         return gguf.source_fault(path)
 
-    def classify(self, exit_code: int | None, log_tail: Sequence[str]) -> Verdict:
+    def classify(self, exit_code: int | None, log_tail: Sequence[str]) -> Cause:
         return classify_by_signs(_SIGNS, exit_code, log_tail)
 
 
 def bad_argument(args: Sequence[str]) -> str:
     """Why these arguments may not be in a profile, or an empty string. llama-server takes '_' for '-' and knows no '='."""
     for word in args:
-        flag = _plain(word)
+        flag = _normalised(word)
         if flag in _REASON:
             return f"{flag} is not for a profile: {_REASON[flag]}"
         if word.startswith("--") and "=" in word:
@@ -117,13 +117,13 @@ def _bad_variable(name: str) -> str:
                                "AIP_": "it would move the port"})
 
 
-def _plain(word: str) -> str:
+def _normalised(word: str) -> str:
     """A flag as llama-server understands it."""
     return word.partition("=")[0].replace("_", "-") if word.startswith("--") else word
 
 
 def _defaults(launch: Launch) -> list[str]:
     """--fit off and -ngl all make too little memory an error instead of a slow replica with a smaller context."""
-    given = {_plain(word) for word in launch.order.args}
+    given = {_normalised(word) for word in launch.order.args}
     table = _DEFAULTS if launch.order.gpus else (*_DEFAULTS, _NO_GPU)
     return [word for spellings, words in table if not given.intersection(spellings) for word in words]

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 from lib.base.version import VERSION
 from lib.engines.environment import bad_variable, environment
-from lib.engines.interface import Launch, Verdict, classify_by_signs
+from lib.engines.interface import Launch, classify_by_signs
 from lib.engines.sim_flags import KEY_VARIABLE, bad_argument
 from lib.model.catalog import EngineRules
+from lib.model.cause import Cause
 from lib.model.fleet import FaultClass
 from lib.model.probe import Probe
 
@@ -26,7 +27,6 @@ class Sim:
     """An engine that holds no model."""
 
     name = "sim"
-    program_names: tuple[str, ...] = ()
     version_argv: tuple[str, ...] = ()
 
     def rules(self) -> EngineRules:
@@ -56,6 +56,6 @@ class Sim:
     def source_fault(self, path: str) -> str:      # noqa: ARG002 - it reads no weights
         return ""
 
-    def classify(self, exit_code: int | None, log_tail: Sequence[str]) -> Verdict:
+    def classify(self, exit_code: int | None, log_tail: Sequence[str]) -> Cause:
         fault, sentence = classify_by_signs(_SIGNS, exit_code, log_tail)
-        return (FaultClass.CONFIGURATION if exit_code == 2 else fault), sentence
+        return Cause(FaultClass.CONFIGURATION if exit_code == 2 else fault, sentence)

@@ -15,9 +15,10 @@ from typing import Any
 
 from lib.base.errors import LlmgwError
 from lib.engines.sim_flags import KEY_VARIABLE, Settings, parse_settings
-from lib.engines.sim_http import Connection, HttpServer, Request, bound_socket
+from lib.engines.sim_http import Connection, HttpServer, Request
 from lib.engines.sim_rendezvous import Meeting, join
 from lib.engines.sim_service import Phase, Service
+from lib.net.listen import bind
 
 log = logging.getLogger("sim-engine")
 IDLE_S = 5.0                               # all three real engines close an idle connection then
@@ -86,7 +87,7 @@ class Shard:
         service = self._service = Service(settings, self._key)
         server = self._server = HttpServer(service.answer, float(self._faults.get("idle-close", IDLE_S)))
         early = {"loading-503", "health-lies"} & set(self._faults)
-        sock = bound_socket(settings.host, settings.port) if early or "bind-then-listen" in self._faults else None
+        sock = bind((settings.host, settings.port)) if early or "bind-then-listen" in self._faults else None
         if sock and early:
             await server.listen(sock)
         meeting = await self._meet() if settings.shards > 1 else None
@@ -94,7 +95,7 @@ class Shard:
         if meeting:
             await meeting.all_loaded()
             self._in_background(self._mind_workers(meeting))
-        sock = sock or bound_socket(settings.host, settings.port)
+        sock = sock or bind((settings.host, settings.port))
         service.phase = Phase.SERVING
         if not early:
             await server.listen(sock)
@@ -103,7 +104,7 @@ class Shard:
 
     async def _meet(self) -> Meeting:
         meeting = Meeting(self._settings.group, self._settings.shards, self._key)
-        await meeting.open(bound_socket(*self._settings.rendezvous))
+        await meeting.open(bind(self._settings.rendezvous))
         log.info("rendezvous: waiting at %s:%d", *self._settings.rendezvous)
         await meeting.all_joined(self._settings.join_timeout)
         return meeting
@@ -121,7 +122,7 @@ class Shard:
         """A worker."""
         settings = self._settings
         if "follower-200" in self._faults:
-            await HttpServer(_always_well, IDLE_S).listen(bound_socket(settings.host, settings.port))
+            await HttpServer(_always_well, IDLE_S).listen(bind((settings.host, settings.port)))
         if "no-join" in self._faults:
             log.info("not joining, as told")
             await asyncio.Event().wait()
@@ -146,7 +147,7 @@ class Shard:
             _die(int(self._faults["load-exit"]), "loading failed, as told")
 
     async def _be_up(self) -> int:
-        """Until the end of days, or until a fault strikes."""
+        """Until it is killed or a fault strikes."""
         log.info("ready")
         if "exit-0-after" in self._faults:
             await asyncio.sleep(float(self._faults["exit-0-after"]))

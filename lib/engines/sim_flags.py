@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
+from lib.base.address import parse_host_port
 from lib.base.config import did_you_mean
 from lib.base.errors import UsageError
 
@@ -216,7 +217,6 @@ def _seconds_or_never(text: str) -> float | None:
 
 
 def _endpoint(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdigit():
+    if (address := parse_host_port(text)) is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not ADDRESS:PORT")
-    return host.strip("[]"), int(port)
+    return address

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
-from lib.base.errors import LlmgwError
-
 log = logging.getLogger("sim-engine")
 HEAD_LIMIT, BODY_LIMIT = 64 * 1024, 64 * 1024 * 1024
 
@@ -205,16 +203,3 @@ def parse_head(head: bytes) -> tuple[str, str, dict[str, str]]:
             raise BadHttp("not a header field")
         fields[name.lower()] = value.strip()
     return words[0], words[1], fields
-
-
-def bound_socket(host: str, port: int) -> socket.socket:
-    """A socket bound to (host, port) that does not listen yet."""
-    sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind((host, port))
-    except OSError as err:
-        sock.close()
-        raise LlmgwError(f"cannot bind {host}:{port}: {err.strerror}",
-                         hint="another process holds the port, or the address is not of this machine") from None
-    return sock

@@ -18,6 +18,7 @@ from lib.model.fleet import Gpu
 BASE = ("index", "uuid", "name", "memory.total", "memory.used", "pci.bus_id", "driver_version")
 # Asked apart, because an older driver refuses a whole query for one field that it does not know.
 OPTIONAL: tuple[str, ...] = ("mig.mode.current", "gpu_recovery_action", "fabric.state")
+BRIEF = 120
 FORMAT = "--format=csv,noheader,nounits"
 MIG = "MIG is enabled: it cannot be booked as a whole"
 _NO_VALUE = re.compile(r"\[.*\]|N/A|")
@@ -86,7 +87,6 @@ def explain(status: int, stdout: str) -> str:
     """What went wrong, from the exit status and the standard output (nvidia-smi writes its errors there). Empty: nothing did."""
     if lost := _LOST.search(stdout):
         return f"GPU {lost[1]} does not answer: {' '.join(lost[2].split())}"
-    said = " ".join(stdout.split())[:300]
     known = {
         6: "nvidia-smi found no GPU although the driver is loaded: look at the passthrough and the kernel log",
         9: "the NVIDIA driver is not loaded: load or rebuild its kernel module",
@@ -99,7 +99,13 @@ def explain(status: int, stdout: str) -> str:
         return "nvidia-smi may not use the GPUs: look at the permissions of /dev/nvidia*"
     if status < 0:
         return f"nvidia-smi died of signal {-status}"
-    return f"nvidia-smi failed with status {status}: {said}" if status else ""
+    return f"nvidia-smi failed with status {status}: {_brief(stdout)}" if status else ""
+
+
+def _brief(text: str) -> str:
+    """The beginning of what a program printed, fit for a line that people read."""
+    shown = "".join(char if char.isprintable() else "?" for char in " ".join(text.split()))
+    return shown if len(shown) <= BRIEF else f"{shown[:BRIEF]}…"
 
 
 def count_on_pci_bus(root: Path) -> int:
@@ -147,8 +153,7 @@ class GpuReader:
         rows = parse_rows(done.stdout, BASE)
         problem = explain(done.status, done.stdout)
         if not rows:
-            said = " ".join(done.stdout.split())[:200]
-            return self._stale(problem or f"nvidia-smi gives no answer that can be read: {said!r}")
+            return self._stale(problem or f"nvidia-smi gives no answer that can be read: {_brief(done.stdout)}")
         faults = self._ask_faults()
         gpus = tuple(replace(gpu, fault=gpu.fault or faults.get(gpu.uuid, "")) for gpu in parse_gpus(done.stdout))
         if not problem and self._pci_root and (there := count_on_pci_bus(self._pci_root)) > len(gpus):

@@ -8,16 +8,11 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from lib.base.names import natural
 from lib.model.fleet import Adapter
 
 _RATE = re.compile(r"(\d+(?:\.\d+)?) Gb/sec \((\d+)X(?: [A-Z0-9]+)?\)")
 _ZERO_GUID = "0000:0000:0000:0000"
-
-
-def natural(name: str) -> tuple[tuple[int, int, str], ...]:
-    """A sort key that reads digits as numbers: mlx5_2 before mlx5_10."""
-    parts = re.findall(r"\d+|\D+", name)
-    return tuple((0, int(part), part) if part.isdigit() else (1, 0, part) for part in parts)
 
 
 def read_adapters(root: Path) -> tuple[Adapter, ...]:

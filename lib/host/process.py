@@ -13,7 +13,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,11 +80,19 @@ def is_same(pid: int, start: int, boot: str) -> bool:
     return pid > 0 and identify(pid) == ProcessId(pid, start, boot)
 
 
-def command_of(pid: int) -> str:
-    """The command line of a process as words, or its short name, or an empty string where it has gone."""
+def argv_of(pid: int) -> list[str]:
+    """The command line of a process; empty for one that has gone, and for the kernel's own."""
     with suppress(OSError):
-        if line := Path(f"/proc/{pid}/cmdline").read_bytes():
-            return line.rstrip(b"\0").replace(b"\0", b" ").decode("utf-8", "replace")
+        if line := Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8", errors="replace"):
+            return line.rstrip("\0").split("\0")
+    return []
+
+
+def command_of(pid: int) -> str:
+    """The command line of a process as one text, or its short name, or an empty string where it has gone."""
+    if argv := argv_of(pid):
+        return " ".join(argv)
+    with suppress(OSError):
         return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
     return ""
 
@@ -157,37 +165,37 @@ def send(pids: Collection[int], signum: int) -> None:
             os.kill(pid, signum)
 
 
-def wait_gone(process: ProcessId, timeout_s: float) -> bool:
-    """Wait until exactly this process has ended; False where it has not in `timeout_s`."""
+@contextmanager
+def _handle(process: ProcessId) -> Iterator[int]:
+    """A pidfd of exactly this process, or -1 where it has gone; its pid may be somebody else's by then."""
     try:
         handle = os.pidfd_open(process.pid)
     except ProcessLookupError:
-        return True
+        yield -1
+        return
     try:
-        if identify(process.pid) != process:
+        yield handle if identify(process.pid) == process else -1
+    finally:
+        os.close(handle)
+
+
+def wait_gone(process: ProcessId, timeout_s: float) -> bool:
+    """Wait until exactly this process has ended; False where it has not in `timeout_s`."""
+    with _handle(process) as handle:
+        if handle < 0:
             return True
         poller = select.poll()
         poller.register(handle, select.POLLIN)
         return bool(poller.poll(timeout_s * 1000))
-    finally:
-        os.close(handle)
 
 
 def signal_process(process: ProcessId, signum: int) -> bool:
     """A signal to exactly this process; False where it has gone. Never hits another that was given its pid."""
-    try:
-        handle = os.pidfd_open(process.pid)
-    except ProcessLookupError:
-        return False
-    try:
-        if identify(process.pid) != process:
-            return False
-        signal.pidfd_send_signal(handle, signum)
-        return True
-    except ProcessLookupError:
-        return False
-    finally:
-        os.close(handle)
+    with _handle(process) as handle, suppress(ProcessLookupError):
+        if handle >= 0:
+            signal.pidfd_send_signal(handle, signum)
+            return True
+    return False
 
 
 def spawn_detached(argv: Sequence[str], *, env: Mapping[str, str], log: Path, cwd: Path) -> ProcessId:

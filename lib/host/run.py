@@ -54,17 +54,24 @@ def run(argv: Sequence[str | os.PathLike[str]], *, text: str = "", timeout_s: fl
 
 
 def attempt(argv: Sequence[str | os.PathLike[str]], *, text: str = "", timeout_s: float = 60.0,
-            env: Mapping[str, str] | None = None) -> Outcome:
-    """Run `argv` for programs whose failures are read, not only noticed. NotFound where there is no such program."""
+            env: Mapping[str, str] | None = None, grace_s: float = 0.0) -> Outcome:
+    """Run `argv` for programs whose failures are read, not only noticed. NotFound where there is no such program.
+
+    With `grace_s` the program is one that must clean up after itself: when its time is over, or we are interrupted, it is
+    asked to end and waited for that long, and never killed.
+    """
     log.debug("+ %s", _words(argv))
     child = _start([os.fspath(part) for part in argv], env or {})
     try:
         output = _converse(child, text.encode(), time.monotonic() + timeout_s)
     except TimeoutError:
-        _kill_group(child)
+        _end(child, grace_s)
         raise Overdue(f"{_words(argv)} still running after {timeout_s:g} s", child) from None
+    except KeyboardInterrupt:
+        _end(child, grace_s)
+        raise
     except OverflowError:
-        _kill_group(child)
+        _end(child, grace_s)
         raise LlmgwError(f"{_words(argv)} printed more than {OUTPUT_LIMIT} bytes") from None
     finally:
         for pipe in (child.stdin, child.stdout, child.stderr):
@@ -78,11 +85,15 @@ def _words(argv: Sequence[str | os.PathLike[str]]) -> str:
     return shlex.join(os.fspath(part) for part in argv)
 
 
+def base_environment() -> dict[str, str]:
+    """All that a program of ours inherits."""
+    return {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"}
+
+
 def _start(cmd: list[str], env: Mapping[str, str]) -> "subprocess.Popen[bytes]":
-    base = {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"}
     try:
         return subprocess.Popen(cmd, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
-                                env=base | dict(env), start_new_session=True)
+                                env=base_environment() | dict(env), start_new_session=True)
     except FileNotFoundError:
         raise NotFound(f"{cmd[0]} not found", hint="install it, or name its path in the configuration") from None
     except OSError as err:
@@ -140,6 +151,17 @@ def _feed(selector: selectors.BaseSelector, child: "subprocess.Popen[bytes]", un
         selector.unregister(child.stdin.fileno())
         child.stdin.close()
     return unsent
+
+
+def _end(child: "subprocess.Popen[bytes]", grace_s: float) -> None:
+    """Kill it, or where it has a grace ask it to end and hear it out."""
+    if not grace_s:
+        _kill_group(child)
+        return
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGTERM)
+    with suppress(TimeoutError, OverflowError):
+        _converse(child, b"", time.monotonic() + grace_s)
 
 
 def _kill_group(child: "subprocess.Popen[bytes]") -> None:

@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lib.base.config import Table, did_you_mean, parse_toml
+from lib.base.names import SHORT_LABEL
 from lib.model.codec import encode
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}"
-PROFILE_NAME = r"[a-z0-9]([a-z0-9-]{0,39}[a-z0-9])?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,13 +131,13 @@ def _check_names(tables: Mapping[str, Table], models: Mapping[str, Model]) -> No
 
 
 def _check_profile(table: Table, profile: Profile, models: Mapping[str, Model], engines: Mapping[str, EngineRules]) -> None:
-    if not _fits(PROFILE_NAME, profile.name):
+    if not _fits(SHORT_LABEL, profile.name):
         table.fault("", f"{profile.name!r} cannot be a profile name", "lower-case letters, digits and '-', at most 41")
     if profile.model and profile.model not in models:
         table.fault("model", f"there is no model {profile.model!r}", did_you_mean(profile.model, models))
     if any("=" in key or not key for key in profile.env):
         table.fault("env", "a variable name is empty or holds '='")
-    if profile.fabric and profile.shards == 1 and not _fits(PROFILE_NAME, profile.fabric):
+    if profile.fabric and profile.shards == 1 and not _fits(SHORT_LABEL, profile.fabric):
         table.fault("fabric", f"{profile.fabric!r} cannot be a fabric name")
     rules = engines.get(profile.engine)
     if rules is None:

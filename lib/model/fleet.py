@@ -8,14 +8,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from lib.base.address import host_port
 from lib.base.errors import UsageError
+from lib.base.names import DNS_LABEL
 
-NODE_ID = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
+ShardKey = tuple[str, int, int]            # replica, epoch counter, rank: one shard of one epoch, and no other
 
 
 def check_node_id(text: str) -> str:
     """`text` if it can be a node id (a DNS label, not all digits); UsageError otherwise."""
-    if not re.fullmatch(NODE_ID, text) or text.isdigit():
+    if not re.fullmatch(DNS_LABEL, text) or text.isdigit():
         raise UsageError(f"{text!r} cannot be a node id",
                          hint="use lower-case letters, digits and '-', at most 63, no '-' at either end, not digits alone")
     return text
@@ -128,7 +130,7 @@ class Inventory:
     fabrics: tuple[Fabric, ...] = ()
     engines: Mapping[str, EngineFound] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)     # path -> "" when complete, else what is wrong with it
-    conditions: tuple[str, ...] = ()       # sentences for `ctl nodes`: "nvidia-smi not found at /usr/bin/nvidia-smi"
+    conditions: tuple[str, ...] = ()       # sentences for `llmgw-ctl nodes`: "nvidia-smi not found at /usr/bin/nvidia-smi"
     labels: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -175,8 +177,8 @@ class Replica:
 
     @property
     def endpoint(self) -> str:
-        """host:port of rank 0's guard, or empty while not placed."""
-        return f"{self.shards[0].address}:{self.shards[0].port}" if self.shards else ""
+        """ADDRESS:PORT of rank 0's guard, or empty while not placed."""
+        return host_port(self.shards[0].address, self.shards[0].port) if self.shards else ""
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -201,7 +203,7 @@ class Held:
     gone: bool = False
 
     @property
-    def key(self) -> tuple[str, int, int]:
+    def key(self) -> ShardKey:
         return self.replica, self.epoch.counter, self.rank
 
 

@@ -6,8 +6,9 @@ Room: model. JSON through `model.codec`; ages in seconds, never timestamps; unkn
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from lib.model.fleet import Epoch, FaultClass, Inventory, ShardState
+from lib.model.fleet import Epoch, FaultClass, Inventory, ShardKey, ShardState
 
+EVENTS_AT_ONCE = 10_000                    # the most events in one answer
 PROTOCOL = 1                               # the newest protocol this build speaks; peers send the range they speak
 
 
@@ -45,13 +46,27 @@ class Welcome:
 
 
 @dataclass(frozen=True, slots=True)
-class ShardReport:
-    """What an agent says of one shard it has, or once had and was not told to forget."""
+class ShardMessage:
+    """Which shard a report or an order is about."""
 
     replica: str
     counter: int
     nonce: str
     rank: int
+
+    @property
+    def key(self) -> ShardKey:
+        return self.replica, self.counter, self.rank
+
+    @property
+    def epoch(self) -> Epoch:
+        return Epoch(self.counter, self.nonce)
+
+
+@dataclass(frozen=True, slots=True)
+class ShardReport(ShardMessage):
+    """What an agent says of one shard it has, or once had and was not told to forget."""
+
     state: ShardState
     pid: int = 0                           # of the engine
     port: int = 0
@@ -60,14 +75,6 @@ class ShardReport:
     fault: FaultClass = FaultClass.TRANSIENT
     exit_code: int | None = None           # negative: signal
     log_tail: tuple[str, ...] = ()         # of a failed shard
-
-    @property
-    def key(self) -> tuple[str, int, int]:
-        return self.replica, self.counter, self.rank
-
-    @property
-    def epoch(self) -> Epoch:
-        return Epoch(self.counter, self.nonce)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +92,9 @@ class Sync:
 
 
 @dataclass(frozen=True, slots=True)
-class ShardOrder:
+class ShardOrder(ShardMessage):
     """One shard that a node should run."""
 
-    replica: str
-    counter: int
-    nonce: str
-    rank: int
     shard_count: int
     may_start: bool
     profile: str
@@ -110,14 +113,6 @@ class ShardOrder:
     stop_grace_s: float = 30.0
     drain_s: float = 120.0                 # how long its running requests may take when it is to stop
 
-    @property
-    def key(self) -> tuple[str, int, int]:
-        return self.replica, self.counter, self.rank
-
-    @property
-    def epoch(self) -> Epoch:
-        return Epoch(self.counter, self.nonce)
-
 
 @dataclass(frozen=True, slots=True)
 class Ended:
@@ -129,7 +124,7 @@ class Ended:
     drain_s: float = 0.0                   # how long its streams may still take before it is stopped
 
     @property
-    def key(self) -> tuple[str, int, int]:
+    def key(self) -> ShardKey:
         return self.replica, self.counter, self.rank
 
 

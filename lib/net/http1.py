@@ -114,7 +114,7 @@ def parse_request(head: bytes) -> RequestHead:
             raise BadMessage("no Host field")
     elif not _valid_host(host):
         raise BadMessage("malformed Host field")
-    connection = _tokens(fields, b"connection")
+    connection = field_tokens(fields, b"connection")
     return RequestHead(method, _origin_form(target, host), minor, fields, _request_length(method, minor, found),
                        b"close" not in connection if minor else b"keep-alive" in connection,
                        _expectation(found, minor))
@@ -130,7 +130,7 @@ def parse_response(head: bytes) -> ResponseHead:
     found = _single(fields)
     minor, status = int(match[1]), int(match[2])
     length = _response_length(status, minor, found)
-    connection = _tokens(fields, b"connection")
+    connection = field_tokens(fields, b"connection")
     alive = b"close" not in connection if minor else b"keep-alive" in connection
     return ResponseHead(status, minor, fields, length, alive and length != UNTIL_CLOSE)
 
@@ -196,7 +196,8 @@ def _single(fields: Fields) -> dict[bytes, bytes]:
     return found
 
 
-def _tokens(fields: Fields, name: bytes) -> list[bytes]:
+def field_tokens(fields: Fields, name: bytes) -> list[bytes]:
+    """The words of a field that is a list, such as Connection, in lower case."""
     return [token.strip(b" \t").lower() for field, value in fields if field == name for token in value.split(b",")]
 
 

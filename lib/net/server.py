@@ -19,6 +19,7 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote
 
 from lib.base.errors import LlmgwError, UsageError
+from lib.net.listen import listen
 from lib.net.problem import render_problem
 from lib.net.tls import PeerCert, handshake_fault
 
@@ -28,6 +29,7 @@ DIGITS = re.compile(r"[0-9]{1,15}")
 MAX_BODY = 64 * 1024 * 1024
 HANDSHAKE_S = 10.0
 IDLE_S = 75.0                              # how long a kept-alive connection may be silent
+BACKLOG = 1024                             # handshakes that wait for accept()
 LINGER_S = 1.0                             # how long a refused client is still listened to, so that it can read why
 STACK_BYTES = 1024 * 1024                  # a thousand of the usual 8 MiB fail where memory is not overcommitted
 
@@ -84,9 +86,9 @@ class _Live:
 class Server:
     """Listens once it is made, answers from `start()` to `close()`. `context` may be replaced while it runs."""
 
-    def __init__(self, listen: tuple[str, int], context: ssl.SSLContext | None, handle: Handle) -> None:
+    def __init__(self, address: tuple[str, int], context: ssl.SSLContext | None, handle: Handle) -> None:
         self.context, self.handle = context, handle
-        self._listener = _listen(listen)
+        self._listener = listen(address, BACKLOG)
         self._live: set[_Live] = set()
         self._lock = threading.Lock()
         self._closing = False
@@ -283,20 +285,6 @@ def _linger(sock: socket.socket) -> None:
                 return
     except OSError as err:
         log.debug("lingering ended: %s", err)
-
-
-def _listen(address: tuple[str, int]) -> socket.socket:
-    family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(1024)
-    except OSError as err:
-        listener.close()
-        raise LlmgwError(f"cannot listen on {address[0]}:{address[1]}: {(err.strerror or str(err)).lower()}",
-                         hint=f"choose another address, or see who holds it: ss -ltnp 'sport = :{address[1]}'") from err
-    return listener
 
 
 def _allow_many_files() -> None:

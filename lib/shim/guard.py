@@ -15,12 +15,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lib.base.errors import ConfigError, LlmgwError, Refused, UsageError
-from lib.base.files import read_json
+from lib.base.files import read_json, stamp
 from lib.host.ports import free
 from lib.model.codec import decode
 from lib.model.identity import Identity, Role, identity_of
 from lib.model.rundir import GuardCounts, RevokedList, ShardSpec
 from lib.net.epoll import IN, Loop
+from lib.net.listen import listen
 from lib.net.tls import PeerCert, date_fault, server_context
 from lib.shim.pump import Connection
 
@@ -49,13 +50,9 @@ class WatchedFile:
 
     def changed(self) -> bool:
         """True at the first look at a file that exists, and after each change; a file that has vanished is no change."""
-        try:
-            stat = self.path.stat()
-        except OSError:
-            return False
-        now = (stat.st_mtime_ns, stat.st_ino, stat.st_size)
-        before, self._seen = self._seen, now
-        return now != before
+        now = stamp(self.path)
+        before, self._seen = self._seen, now or self._seen
+        return self._seen != before
 
 
 class Guard:
@@ -80,16 +77,11 @@ class Guard:
         for file in self._pki_files:
             file.changed()
         address = self._spec.order.addr, self._spec.order.port
-        listener = socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET, socket.SOCK_STREAM)
         try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(address)
-            listener.listen(BACKLOG)
-        except OSError as err:
-            listener.close()
-            raise LlmgwError(free(*address) or f"cannot listen on {address[0]}:{address[1]}: {err.strerror}") from err
-        listener.setblocking(False)
-        self._listener = listener
+            self._listener = listen(address, BACKLOG)
+        except LlmgwError as err:          # `free` names the process that has it
+            raise LlmgwError(free(*address) or str(err)) from err
+        self._listener.setblocking(False)
 
     def start(self) -> None:
         """Serve, on the loop."""

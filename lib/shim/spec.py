@@ -3,9 +3,7 @@
 Room: shim.
 """
 
-import json
 import logging
-import os
 import socket
 import threading
 from contextlib import suppress
@@ -13,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from lib.base.errors import LlmgwError, Refused
-from lib.base.files import read_json, sync_directory, write_json
+from lib.base.files import create_atomic, read_json, render_json, write_json
 from lib.base.version import VERSION
 from lib.host.process import ProcessId
 from lib.model.codec import decode, encode
@@ -30,22 +28,11 @@ def read_spec(run_dir: Path) -> ShardSpec:
 
 def claim(run_dir: Path, me: ProcessId) -> None:
     """Write shim.json, or raise Refused where there is one already: a shard is started once, ever."""
-    text = json.dumps(encode(ShimRecord(me.pid, me.start, me.boot, VERSION)), indent=1, sort_keys=True) + "\n"
-    draft = run_dir / f".{SHIM}.{me.pid}"
+    record = ShimRecord(me.pid, me.start, me.boot, VERSION)
     try:
-        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="ascii") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.link(draft, run_dir / SHIM)     # unlike a rename it fails where the name is taken
-        sync_directory(run_dir)
+        create_atomic(run_dir / SHIM, render_json(encode(record)))
     except FileExistsError:
         raise Refused(f"{run_dir}: this shard was started before", hint="a shard is never started twice") from None
-    except OSError as err:
-        raise LlmgwError(f"cannot write {run_dir / SHIM}: {err.strerror}") from err
-    finally:
-        with suppress(FileNotFoundError):
-            draft.unlink()
 
 
 def write_exit(run_dir: Path, record: ExitRecord) -> None:
@@ -60,7 +47,7 @@ def poke(notify: str, name: str) -> None:
             sender.sendto(name.encode(), notify)
 
 
-class Clerk:
+class StateWriter:
     """A thread that writes state.json, so that no token waits for a disk. Only the newest state counts."""
 
     def __init__(self, run_dir: Path, notify: str, name: str) -> None:
@@ -69,7 +56,7 @@ class Clerk:
         self._next: StateRecord | None = None
         self._told: StateRecord | None = None
         self._closing = False
-        self._thread = threading.Thread(target=self._work, name="clerk", daemon=True)
+        self._thread = threading.Thread(target=self._work, name="state", daemon=True)
 
     def start(self) -> None:
         self._thread.start()

@@ -20,6 +20,7 @@ from typing import Any
 
 from lib.base.errors import LlmgwError
 from lib.host.process import become_subreaper, fork_bound, identify, in_session, marked, subtree
+from lib.model.cause import Cause
 from lib.model.fleet import FaultClass, ShardState
 from lib.model.rundir import LOG, OLD_LOG, ExitRecord, GuardCounts, ShardSpec, StateRecord
 from lib.net.epoll import IN, Loop
@@ -27,8 +28,8 @@ from lib.shim.guard import Guard
 from lib.shim.logbook import LogBook, RotatedFile
 from lib.shim.prober import Examiner, Health, Prober
 from lib.shim.shutdown import Shutdown
-from lib.shim.spec import Clerk, claim, poke, read_spec, write_exit
-from lib.shim.verdict import Verdict, judge_exit, judge_start, oom_kills
+from lib.shim.spec import StateWriter, claim, poke, read_spec, write_exit
+from lib.shim.verdict import judge_exit, judge_start, oom_kills
 
 log = logging.getLogger(__name__)
 TICK_S = 1.0
@@ -36,7 +37,7 @@ OOM_SCORE = 300                            # rather the engine than its shim or 
 PIPE_BYTES = 1024 * 1024
 SHIM_LOG_BYTES = 4 * 1024 * 1024
 LAST_WORDS_S, LOG_END_S = 0.2, 2.0
-RETRY_S, RETRIES = 2.0, 15                 # to write exit.json onto a disk that is full
+RETRY_S, RETRIES = 1.0, 3                  # to write exit.json onto a full disk; then the agent sees that we have gone
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
 
 
@@ -67,7 +68,7 @@ class Supervisor:
         self._guard = Guard(self._loop, spec, self._serving) if spec.guarded else None
         self._shutdown = Shutdown(self._loop, self._guard, self._tree, survivors=self._note_survivors, done=self._finish)
         self._book = LogBook(RotatedFile(run_dir / LOG, run_dir / OLD_LOG, spec.log_bytes))
-        self._clerk = Clerk(run_dir, spec.notify, spec.name)
+        self._writer = StateWriter(run_dir, spec.notify, spec.name)
         self._prober: Prober | None = None
         self._health = Health()
         self._signals = _catch_signals()
@@ -75,7 +76,7 @@ class Supervisor:
         self._engine_pid = self._engine_start = 0
         self._engine_since, self._oom_before = time.monotonic(), oom_kills()
         self._exit_code: int | None = None
-        self._verdict: Verdict | None = None         # set once it has failed
+        self._cause: Cause | None = None             # set once it has failed
         self._survivors: tuple[int, ...] = ()
         self._posted: StateRecord | None = None
         self._tries = 0
@@ -85,14 +86,14 @@ class Supervisor:
         try:
             self._start()
         except (LlmgwError, OSError, ValueError) as err:
-            self._verdict = judge_start(err, self._spec.argv[0] if self._spec.argv else "a shard without a command")
-            log.error("%s", self._verdict.sentence)
+            self._cause = judge_start(err, self._spec.argv[0] if self._spec.argv else "a shard without a command")
+            log.error("%s", self._cause.sentence)
             self._finish()
         else:
             self._loop.register(self._signals.fileno(), self._signalled, IN)
             self._tick()
         self._loop.run()
-        return 1 if self._verdict else 0
+        return 1 if self._cause else 0
 
     # -- start ------------------------------------------------------------------------------------------------------
 
@@ -106,7 +107,7 @@ class Supervisor:
         self._engine_start, self._engine_since = engine.start if engine else 0, time.monotonic()
         log.info("engine started, pid %d", self._engine_pid)
         self._book.start(output)
-        self._clerk.start()
+        self._writer.start()
         if self._guard:
             self._guard.start()
         self._start_probing()
@@ -170,8 +171,8 @@ class Supervisor:
             return
         self._book.finish(LAST_WORDS_S)    # they usually say why; but a child that lives on may hold the pipe open
         out_of_memory = oom_kills() > self._oom_before
-        self._verdict = judge_exit(self._spec.order.engine, code, self._book.tail(), out_of_memory=out_of_memory)
-        self._enter(ShardState.FAILED, self._verdict.sentence)
+        self._cause = judge_exit(self._spec.order.engine, code, self._book.tail(), out_of_memory=out_of_memory)
+        self._enter(ShardState.FAILED, self._cause.sentence)
         self._shutdown.begin(self._engine_pid, drain_s=0.0, grace_s=0.0, gently=False)
 
     def _probed(self, problem: str) -> None:
@@ -204,7 +205,7 @@ class Supervisor:
         self._survivors = pids
         if pids:
             words = f"processes that SIGKILL does not end, so its GPUs are not free: {', '.join(map(str, pids))}"
-            self._enter(self._state, f"{self._verdict.sentence}; {words}" if self._verdict else words)
+            self._enter(self._state, f"{self._cause.sentence}; {words}" if self._cause else words)
 
     # -- what is told -----------------------------------------------------------------------------------------------
 
@@ -225,7 +226,7 @@ class Supervisor:
                              self._guard.counts if self._guard else GuardCounts(), self._survivors)
         if record != self._posted:
             self._posted = record
-            self._clerk.post(record)
+            self._writer.post(record)
 
     def _finish(self) -> None:
         """Nobody is left: say how it ended, and end."""
@@ -238,7 +239,7 @@ class Supervisor:
         except LlmgwError as err:
             self._try_again(err)
             return
-        self._clerk.close()
+        self._writer.close()
         poke(self._spec.notify, self._spec.name)
         self._loop.stop()
 
@@ -254,9 +255,9 @@ class Supervisor:
             self._loop.call_later(RETRY_S, self._finish)
 
     def _exit_record(self) -> ExitRecord:
-        verdict = self._verdict or Verdict(FaultClass.UNKNOWN, "stopped on request")
+        cause = self._cause or Cause(FaultClass.UNKNOWN, "stopped on request")
         return ExitRecord(
-            requested=self._verdict is None, detail=verdict.sentence, exit_code=self._exit_code, fault=verdict.fault,
+            requested=self._cause is None, detail=cause.sentence, exit_code=self._exit_code, fault=cause.fault,
             out_of_memory=oom_kills() > self._oom_before, ran_s=round(time.monotonic() - self._engine_since, 3),
             ended_wall=time.time(), log_tail=self._book.tail())
 

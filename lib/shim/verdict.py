@@ -7,55 +7,37 @@ added here.
 import errno
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from lib.base.errors import ConfigError, LlmgwError, Refused, UsageError
 from lib.engines import ENGINES
+from lib.model.cause import Cause, exit_words
 from lib.model.fleet import FaultClass
 
 _CONFIGURATION = (errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.EISDIR, errno.EINVAL, errno.E2BIG)
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """The class and the sentence."""
-
-    fault: FaultClass
-    sentence: str
-
-
-def exit_words(code: int) -> str:
-    """An exit code as a person says it; negative codes are signals."""
-    if code >= 0:
-        return f"exited with status {code}"
-    try:
-        return f"was killed by signal {-code} ({signal.Signals(-code).name})"
-    except ValueError:
-        return f"was killed by signal {-code}"
-
-
-def judge_exit(engine: str, code: int, tail: Sequence[str], *, out_of_memory: bool) -> Verdict:
+def judge_exit(engine: str, code: int, tail: Sequence[str], *, out_of_memory: bool) -> Cause:
     """About an engine that ended although nobody asked for it. Status 0 is a failure like any other."""
     if out_of_memory and code == -signal.SIGKILL:
-        return Verdict(FaultClass.RESOURCE, f"the engine {exit_words(code)}: the kernel was out of memory")
+        return Cause(FaultClass.RESOURCE, f"the engine {exit_words(code)}: the kernel was out of memory")
     if engine in ENGINES:
         fault, sentence = ENGINES[engine].classify(code, tail)
     else:
         fault, sentence = FaultClass.TRANSIENT, f"the engine {exit_words(code)}"
     last = tail[-1].strip()[-300:] if tail else ""
-    return Verdict(fault, sentence if last in sentence else f"{sentence}; its last line: {last}")
+    return Cause(fault, sentence if last in sentence else f"{sentence}; its last line: {last}")
 
 
-def judge_start(err: Exception, program: str) -> Verdict:
+def judge_start(err: Exception, program: str) -> Cause:
     """About a shard that did not come to running."""
     if isinstance(err, ConfigError | UsageError | Refused):
-        return Verdict(FaultClass.CONFIGURATION, str(err))
+        return Cause(FaultClass.CONFIGURATION, str(err))
     if isinstance(err, LlmgwError):
-        return Verdict(FaultClass.RESOURCE, str(err))
+        return Cause(FaultClass.RESOURCE, str(err))
     code = err.errno if isinstance(err, OSError) else 0
     fault = FaultClass.CONFIGURATION if code in _CONFIGURATION else FaultClass.RESOURCE
-    return Verdict(fault, f"cannot start {program}: {err.strerror if isinstance(err, OSError) else err}")
+    return Cause(fault, f"cannot start {program}: {err.strerror if isinstance(err, OSError) else err}")
 
 
 def oom_kills() -> int:

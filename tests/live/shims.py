@@ -19,15 +19,14 @@ from lib.model.rundir import EXIT, LOG, SHIM_LOG, SPEC, STATE, ExitRecord, Shard
 from lib.model.wire import ShardOrder
 from tests.certificates import Certificates
 from tests.eventually import eventually
+from tests.programs import bare_environment, program
 
-ROOT = Path(__file__).resolve().parents[2]
 SERVER = Path(__file__).with_name("small_engine.py")
 GUARD, ENGINE = "127.0.0.11", "127.0.0.1"
-SHIM = "import sys; from pathlib import Path; from lib.shim.supervise import main; sys.exit(main(Path(sys.argv[1])))"
 NONCE, KEY = "00000000000000aa", "a-secret-key"
 
 
-def free_port() -> int:
+def free_pair() -> int:
     """A port that is free for a guard and for an engine."""
     while True:
         with socket.socket() as first, socket.socket() as second:
@@ -108,8 +107,8 @@ def running(run_dir: Path, argv: list[str], **more: Any) -> Iterator[Shim]:
 
 
 def spawn_shim(run_dir: Path, log: Path) -> ProcessId:
-    return spawn_detached([sys.executable, "-c", SHIM, str(run_dir)], log=log, cwd=ROOT,
-                          env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)})
+    """`llmgw-agent.pyz shim --run-dir RUN_DIR`, as an agent starts it."""
+    return spawn_detached([*program("agent"), "shim", "--run-dir", str(run_dir)], log=log, cwd=Path("/"), env=bare_environment())
 
 
 def python(code: str, *words: str) -> list[str]:

@@ -18,7 +18,7 @@ from lib.host.run import attempt
 from lib.model.fleet import FaultClass
 from lib.model.wire import ShardOrder
 from tests.eventually import eventually
-from tests.sim_process import free_port
+from tests.programs import free_port
 from tests.tiny_gguf import write_tiny_model
 
 LLAMA = ENGINES["llama-server"]
@@ -88,6 +88,17 @@ def start(llama_server: Path, tiny: Path, tmp_path: Path) -> Iterator[Start]:
         server.process.wait(10)
 
 
+def verdict(fault: FaultClass, start: Start, **changes: Any) -> str:
+    """The sentence for an end that is judged as it should be; of several starts, as a llama-server that ends early loses its last
+    lines now and then, and what it does not say cannot be judged.
+    """
+    def judged() -> str:
+        found, sentence = start(**changes).verdict()
+        assert found is fault, sentence
+        return sentence
+    return eventually(judged, 30)
+
+
 def test_it_becomes_ready_under_its_own_name_and_ends_at_sigterm(start: Start) -> None:
     server = start().ready()
     server.process.terminate()
@@ -125,9 +136,7 @@ def test_the_completeness_check_agrees_with_the_program(start: Start, tiny: Path
     cut = tmp_path / "cut.gguf"
     cut.write_bytes(tiny.read_bytes()[:-100])
     assert "is not complete" in source_fault(str(cut))
-    fault, sentence = start(cut).verdict()
-    assert fault is FaultClass.CONFIGURATION
-    assert "not within the file bounds" in sentence
+    assert "not within the file bounds" in verdict(FaultClass.CONFIGURATION, start, source=cut)
 
 
 def test_a_taken_port_is_a_matter_of_resources(start: Start) -> None:
@@ -135,13 +144,12 @@ def test_a_taken_port_is_a_matter_of_resources(start: Start) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        # A llama-server that ends this early loses its last lines now and then; what it does not say cannot be judged.
-        assert eventually(lambda: start(port=port).verdict()[0] is FaultClass.RESOURCE)
+        verdict(FaultClass.RESOURCE, start, port=port)
 
 
 @pytest.mark.parametrize("args", [("--bogus-flag",), ("-c", "many")])
 def test_a_wrong_argument_is_a_matter_of_configuration(start: Start, args: tuple[str, ...]) -> None:
-    assert start(args=args).verdict()[0] is FaultClass.CONFIGURATION
+    verdict(FaultClass.CONFIGURATION, start, args=args)
 
 
 def test_a_model_that_vanished_may_be_elsewhere(start: Start, tmp_path: Path) -> None:

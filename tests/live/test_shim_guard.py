@@ -7,7 +7,6 @@ import shutil
 import socket
 import ssl
 import struct
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +18,7 @@ from lib.base.files import write_json
 from lib.model.fleet import Epoch, FaultClass, ShardState
 from tests.certificates import Certificates, Pair
 from tests.eventually import eventually
-from tests.live.shims import GUARD, KEY, NONCE, Shim, free_port, make_order, make_probe, pki_of, running, server_argv
+from tests.live.shims import GUARD, KEY, NONCE, Shim, free_pair, make_order, make_probe, pki_of, running, server_argv
 
 NAME = Epoch(7, NONCE).server_name
 
@@ -33,7 +32,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 def guarded(tmp_path: Path, certificates: Certificates, *, wait: bool = True, grace_s: float = 5.0, drain_s: float = 120.0,
             pki: dict[str, str] | None = None, **flags: str) -> Iterator[Shim]:
     """A shim of rank 0 whose engine is ready."""
-    port = free_port()
+    port = free_pair()
     with running(tmp_path / "s", server_argv(port, gone=str(tmp_path / "gone"), **flags), order=make_order(port, grace_s=grace_s),
                  probe=make_probe(), revoked=str(tmp_path / "revoked.json"), drain_s=drain_s,
                  **(pki or pki_of(certificates))) as shim:
@@ -239,9 +238,16 @@ def test_large_bodies_pass_unchanged_both_ways_to_a_reader_that_is_slow(tmp_path
         assert ask(link, "/echo", body).endswith(body)
         send_request(link, "/big/20000000")
         before = _memory(shim.process.pid)
-        time.sleep(0.5)                    # a reader that does not read: the guard must not read on for it
+        turns_of_the_loop(shim, certificates)      # a reader that does not read: the guard must not read on for it
         assert _memory(shim.process.pid) - before < 4_000_000
         assert len(read_answer(link)) > 20_000_000
+
+
+def turns_of_the_loop(shim: Shim, certificates: Certificates) -> None:
+    """The guard has gone round its loop so often that it had the chance to move all that it would move, on every connection."""
+    with dial(shim, certificates.router()) as other:
+        for _ in range(400):
+            assert ask(other, "/health")
 
 
 def _memory(pid: int) -> int:
@@ -258,7 +264,7 @@ def test_an_answer_given_before_the_body_was_read_arrives_whole(tmp_path: Path, 
 def test_the_last_bytes_of_an_engine_that_closes_reach_a_slow_reader(tmp_path: Path, certificates: Certificates) -> None:
     with guarded(tmp_path, certificates) as shim, dial(shim, certificates.router()) as link:
         link.sendall(f"GET /big/5000000 HTTP/1.1\r\nAuthorization: Bearer {KEY}\r\nConnection: close\r\n\r\n".encode())
-        time.sleep(0.3)                    # by now the engine has written what the buffers take, or is gone
+        turns_of_the_loop(shim, certificates)      # by now the engine has written what the buffers take, or is gone
         assert read_answer(link).count(b"x") >= 5_000_000
         assert link.recv(1) == b""
 
@@ -357,7 +363,7 @@ def test_a_taken_port_starts_nothing_and_names_the_holder(tmp_path: Path, certif
 
 
 def test_an_unreadable_certificate_starts_nothing_and_says_which(tmp_path: Path, certificates: Certificates) -> None:
-    port, pki = free_port(), pki_of(certificates)
+    port, pki = free_pair(), pki_of(certificates)
     pki["certificate"] = str(tmp_path / "nowhere.pem")
     with running(tmp_path / "s", server_argv(port), order=make_order(port), probe=make_probe(), **pki) as shim:
         ended = shim.wait_exit()

@@ -1,7 +1,6 @@
 """The product's own sim engine under two shims: both halves of a replica, as an agent would start them."""
 
 import json
-import sys
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -14,18 +13,17 @@ from lib.host.process import identify
 from lib.model.fleet import Epoch, ShardState
 from tests.certificates import Certificates
 from tests.eventually import eventually
-from tests.live.shims import ENGINE, NONCE, ROOT, Shim, free_port, make_order, pki_of, running
+from tests.live.shims import ENGINE, NONCE, Shim, free_pair, make_order, pki_of, running
 from tests.live.test_shim_guard import ask, dial
-
-DOOR = "import sys; from lib.engines.sim_engine import main; sys.exit(main(sys.argv[2:]))"
+from tests.programs import program
 
 
 def start(stack: ExitStack, tmp_path: Path, pki: dict[str, str], rank: int, port: int, rdzv: str) -> Shim:
     order = replace(make_order(port, rank=rank, engine="sim"), shard_count=2, rdzv=rdzv)
-    launch = Launch(order, (sys.executable, "-c", DOOR), ENGINE, home=str(tmp_path))
+    launch = Launch(order, program("agent"), ENGINE, home=str(tmp_path))
     sim = ENGINES["sim"]
     probe = sim.readiness(launch)
-    more: dict[str, Any] = {"env": {**sim.environment(launch), "PYTHONPATH": str(ROOT)}, "order": order, **pki,
+    more: dict[str, Any] = {"env": sim.environment(launch), "order": order, **pki,
                             "probe": replace(probe, interval_s=0.1) if probe else None}
     return stack.enter_context(running(tmp_path / str(rank), sim.command(launch), **more))
 
@@ -37,7 +35,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 def test_rank_0_serves_through_its_guard_only_once_the_worker_has_joined_and_fails_without_it(
         tmp_path: Path, certificates: Certificates) -> None:
-    port, rdzv = free_port(), f"127.0.0.11:{free_port()}"
+    port, rdzv = free_pair(), f"127.0.0.11:{free_pair()}"
     with ExitStack() as stack:
         leader = start(stack, tmp_path, pki_of(certificates), 0, port, rdzv)
         eventually(lambda: leader.log)

@@ -123,3 +123,8 @@ def test_a_key_is_found_in_the_text_or_its_table_is(path: tuple[str, ...], line:
 def test_a_suggestion_is_made_only_where_a_word_is_near() -> None:
     assert did_you_mean("shrads", ("shards", "gpus")) == 'did you mean "shards"?'
     assert did_you_mean("xyz", ("shards", "gpus")) == ""
+
+
+def test_a_relative_path_is_absolute_once_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert parse_toml('state_dir = "state"', "agent.toml").file_path("state_dir") == tmp_path / "state"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lib.base.errors import ConfigError, LlmgwError
-from lib.base.files import read_json, read_text, write_atomic, write_json
+from lib.base.files import create_atomic, read_json, read_text, stamp, write_atomic, write_json
 
 
 def test_a_file_is_replaced_whole_and_nothing_else_is_left(tmp_path: Path) -> None:
@@ -66,3 +66,20 @@ def test_what_cannot_be_read_is_named(tmp_path: Path, data: bytes | None, says: 
         (tmp_path / "a").write_bytes(data)
     with pytest.raises(ConfigError, match=f"{tmp_path}/a: {says}"):
         read_text(tmp_path / "a")
+
+
+def test_what_exists_is_not_created_again(tmp_path: Path) -> None:
+    create_atomic(tmp_path / "once", "first")
+    with pytest.raises(FileExistsError):
+        create_atomic(tmp_path / "once", "second")
+    assert (tmp_path / "once").read_text() == "first"
+    assert os.listdir(tmp_path) == ["once"]
+
+
+def test_a_stamp_tells_that_a_file_was_replaced(tmp_path: Path) -> None:
+    assert stamp(tmp_path / "file") == ()
+    write_atomic(tmp_path / "file", "one")
+    before = stamp(tmp_path / "file")
+    assert before == stamp(tmp_path / "file")
+    write_atomic(tmp_path / "file", "two")
+    assert before != stamp(tmp_path / "file")

@@ -68,6 +68,7 @@ def test_a_raw_command_gets_its_words_untouched() -> None:
     (("nodes", "--al"), "unknown flag --al", 'did you mean "--all"?'),
     (("nodes", "--dri=x"), "unknown flag --dri", 'did you mean "--dir"?'),
     (("--dri", "x", "nodes"), "unknown flag --dri", 'did you mean "--dir"?'),
+    (("--all", "nodes"), "--all comes before the command", "prog COMMAND --all"),
     (("keys",), "keys: what of it?", "create|revoke"),
     (("keys", "creat"), "keys: there is no 'creat'", 'did you mean "create"?'),
     (("keys", "create"), "required: NAME", "prog keys create --help"),
@@ -165,3 +166,27 @@ def test_at_a_terminal_only_a_yes_destroys(typed: str, goes_on: bool, monkeypatc
     else:
         with pytest.raises(Cancelled):
             app.confirm("really?", yes=False)
+
+
+def single(*words: str) -> int:
+    """A program that is one command."""
+    def work(given: app.Given) -> None:
+        sys.stdout.write(f"{given.name}\n")
+    name = app.arg("--name", required=True, help="of it")
+    return app.run_single("one", app.Command("one", work, "do one thing", (name,)), words)
+
+
+def test_a_program_that_is_one_command_takes_its_flags_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert (single("--name", "x"), capsys.readouterr().out) == (0, "x\n")
+    for words in ((), ("help",), ("--help",)):
+        assert single(*words) == 0
+        assert "usage: one" in capsys.readouterr().out
+    for words in (("version",), ("--version",)):
+        assert single(*words) == 0
+        assert capsys.readouterr().out.startswith("one ")
+
+
+def test_a_program_that_is_one_command_refuses_what_it_does_not_know(capsys: pytest.CaptureFixture[str]) -> None:
+    assert single("--nam", "x", "--name", "y") == 2
+    assert "did you mean" in capsys.readouterr().err
+    assert single("word") == 2

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -99,6 +100,15 @@ def test_the_stand_in_is_read_like_the_real_one(tmp_path: Path) -> None:
     reading = GpuReader(str(tmp_path / "nvidia-smi")).read()
     assert reading.gpus == gpus
     assert (reading.problem, reading.driver) == ("", "590.48.01")
+
+
+def test_the_stand_in_runs_on_a_python_whose_path_has_a_blank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    python = tmp_path / "it's a path" / "python"
+    python.parent.mkdir()
+    python.symlink_to(sys.executable)
+    monkeypatch.setattr(sys, "executable", str(python))
+    write_nvidia_smi(tmp_path / "nvidia-smi", stand_in_gpus("a", 1))
+    assert GpuReader(str(tmp_path / "nvidia-smi")).read().gpus == stand_in_gpus("a", 1)
 
 
 def test_no_two_nodes_share_a_stand_in_gpu() -> None:

@@ -1,12 +1,11 @@
 """What /sys/class/infiniband says, as trees of files."""
 
-import random
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from lib.host.infiniband import conditions, explain, natural, read_adapters
+from lib.host.infiniband import conditions, explain, read_adapters
 from lib.host.standin import stand_in_adapters, write_infiniband
 from lib.model.fleet import Adapter
 
@@ -21,13 +20,6 @@ def test_a_tree_is_read_as_it_was_written_links_followed_and_in_natural_order(tm
     assert [adapter.name for adapter in found] == ["ibp0s12", "mlx5_2", "mlx5_9", "mlx5_10"]
     assert {adapter.name: adapter for adapter in found} == {adapter.name: adapter for adapter in stand_in_adapters("a", names)}
     assert conditions(root, found) == ()
-
-
-def test_natural_order_reads_numbers_as_numbers() -> None:
-    names = ["mlx5_0", "mlx5_1", "mlx5_2", "mlx5_10", "mlx5_11", "mlx5_26", "rocep1s0f0", "rocep1s0f1", "roceP2p1s0f0"]
-    shuffled = random.Random(1).sample(names, len(names))
-    assert sorted(shuffled, key=natural)[:6] == names[:6]
-    assert natural("2") < natural("mlx")
 
 
 def test_each_port_of_an_adapter_is_one(tmp_path: Path) -> None:

@@ -54,3 +54,20 @@ def test_a_daemon_that_keeps_the_output_open_does_not_hold_us_for_longer_than_th
 def test_endless_output_is_cut_off() -> None:
     with pytest.raises(LlmgwError, match="printed more than"):
         run(["yes"], timeout_s=30)
+
+
+def test_a_program_with_a_grace_is_asked_to_end_and_heard_out(tmp_path: Path) -> None:
+    tidy = f"trap 'sleep 0.2; echo tidy > {tmp_path}/done; exit 1' TERM; sleep 30 & wait"
+    with pytest.raises(Overdue) as err:
+        attempt(["sh", "-c", tidy], timeout_s=0.3, grace_s=10)
+    assert (tmp_path / "done").read_text() == "tidy\n"
+    assert not err.value.still_there()
+
+
+def test_a_program_with_a_grace_is_never_killed(tmp_path: Path) -> None:
+    stubborn = f"trap '' TERM; sleep 1.5; echo end > {tmp_path}/done"
+    with pytest.raises(Overdue) as err:
+        attempt(["sh", "-c", stubborn], timeout_s=0.2, grace_s=0.2)
+    assert err.value.still_there()
+    eventually(lambda: not err.value.still_there())
+    assert (tmp_path / "done").read_text() == "end\n"
