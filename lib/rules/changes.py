@@ -39,17 +39,13 @@ class Step:
         after = replace(row, state=state, reason=event if reason is None else reason, **(fields or {}))
         self.emit(Change(row.id, event, before=row, replica=after, spec=spec, hold=hold))
 
-    def elapsed(self, *key: str) -> float:
-        """Seconds since a condition was first seen (`observe.tick`); negative while a backoff lasts."""
-        clock = self.view.observed.clock
-        return clock - self.view.observed.since.get(key, clock)
-
 
 def occupied(row: Replica, drain_s: float = 0.0) -> tuple[Held, ...]:
     """What the present epoch has, as held from now on."""
-    assert row.epoch is not None or not row.shards
-    return tuple(Held(row.id, row.epoch, shard.rank, shard.node, shard.gpus, ports_of(shard), STAMP, drain_s)
-                 for shard in row.shards if row.epoch is not None)
+    epoch = row.epoch
+    if epoch is None:
+        return ()
+    return tuple(Held(row.id, epoch, shard.rank, shard.node, shard.gpus, ports_of(shard), STAMP, drain_s) for shard in row.shards)
 
 
 def end(step: Step, row: Replica, verdict: Verdict) -> None:

@@ -13,15 +13,16 @@ from lib.rules.placement import Refusals, candidates_of, place
 from lib.rules.view import View
 
 GOES_FIRST = (State.FAILED, State.BACKOFF, State.PENDING, State.STARTING, State.DEGRADED, State.READY)
+ON_THEIR_WAY = (State.STARTING, State.BACKOFF, State.DRAINING, State.STOPPING)      # or room for one is
 
 
 def size(step: Step) -> None:
     """Create, remove and exchange replicas until the numbers are those of the catalog."""
-    for row in list(step.view.committed.replicas.values()):
-        if row.profile not in step.view.catalog.profiles and row.state not in lifecycle.LEAVING:
-            leave(step, row, f"profile {row.profile} is no longer in the catalog")
     for profile in sorted(step.view.catalog.profiles):
         _size_one(step, profile)
+    for row in list(step.view.committed.replicas.values()):
+        if row.profile not in step.view.catalog.profiles and row.state not in lifecycle.LEAVING and not _renamed(step, row):
+            leave(step, row, f"profile {row.profile} is no longer in the catalog")
 
 
 def _size_one(step: Step, profile: str) -> None:
@@ -49,7 +50,7 @@ def _exchange(step: Step, old: list[Replica], new: list[Replica], want: int) -> 
         leave(step, _by_worth(old)[0], "its profile changed")
     elif settled and len(new) < want:
         _create(step, profile, step.view.catalog.generation(profile))
-    elif not _leaving(step, profile) and (first := _in_the_way(step, old, new)):
+    elif not _leaving(step, profile) and (first := _in_the_way(step, old, new)) and not _worth_waiting(step, first):
         leave(step, first, "its profile changed, and there is no room for both")
 
 
@@ -61,6 +62,22 @@ def _in_the_way(step: Step, old: list[Replica], new: list[Replica]) -> Replica |
                 if not isinstance(where(step.view, row, step.now.wall, but=other.id), Refusals):
                     return other
     return None
+
+
+def _worth_waiting(step: Step, row: Replica) -> bool:
+    """Whether `row` is all that serves its model while another replica of it, of another profile it may be, is on its way."""
+    others = [other for other in step.view.committed.replicas.values() if other.model == row.model and other.id != row.id]
+    return not any(other.state in lifecycle.ROUTED for other in others) and any(other.state in ON_THEIR_WAY for other in others)
+
+
+def _renamed(step: Step, row: Replica) -> bool:
+    """Whether `row`, of a profile that is gone, is all that serves a model which another profile is about to serve."""
+    heirs = [other for other in step.view.committed.replicas.values()
+             if other.model == row.model and other.profile in step.view.catalog.profiles]
+    served = any(other.state in lifecycle.ROUTED and routing.routers_have(step.view.observed, other.ready_rev) for other in heirs)
+    return row.state in lifecycle.ROUTED and not served and any(
+        other.state in (State.STARTING, State.BACKOFF, *lifecycle.ROUTED)
+        or (other.state is State.PENDING and not isinstance(where(step.view, other, step.now.wall), Refusals)) for other in heirs)
 
 
 def where(view: View, row: Replica, wall: float, *, turn: int = 0, but: str = "") -> tuple[Placed, ...] | Refusals:

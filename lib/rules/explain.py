@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from lib.model.fleet import Replica
 from lib.model.fleet import ReplicaState as State
-from lib.rules import desired, leases
+from lib.rules import desired, leases, observe
 from lib.rules.facts import public_state, shard_facts, whereabouts
 from lib.rules.placement import Refusals
 from lib.rules.view import View
@@ -17,7 +17,7 @@ IN_A_ROW = 4                               # so many nodes are named where there
 
 @dataclass(frozen=True, slots=True)
 class ShardLine:
-    """One shard as listed: the words of `ctl replica`."""
+    """One shard as listed: the words of `llmgw-ctl replica`."""
 
     rank: int
     node: str
@@ -49,7 +49,7 @@ def _why_pending(view: View, row: Replica, wall: float) -> str:
     if view.observed.rewound:
         return "nothing is placed: the state file is older than what the agents have obeyed"
     if not view.observed.adopted:
-        return "nothing is placed before every node has reported, or 60 s have passed"
+        return f"nothing is placed before every node has reported, or {observe.WINDOW_S:g} s have passed"
     why = refusals(view, row, wall)
     return why.text(IN_A_ROW) if why else row.reason
 

@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from lib.base.errors import Refused
+from lib.base.names import SHORT_LABEL, natural
 from lib.model.fleet import Adapter
 
 PER_FABRIC = 2                             # adapters of a fabric whose claim names none
@@ -31,15 +32,10 @@ def assign(claims: Sequence[str], adapters: Sequence[Adapter]) -> tuple[tuple[st
     return tuple((name, named or shares[name]) for name, named in parsed)
 
 
-def natural(name: str) -> tuple[tuple[int, int, str], ...]:
-    """Sorting key that puts mlx5_2 before mlx5_10."""
-    return tuple((0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.findall(r"\d+|\D+", name))
-
-
 def _parse(claim: str) -> tuple[str, tuple[str, ...]]:
     name, colon, rest = claim.partition(":")
     named = tuple(part.strip() for part in rest.split(",") if part.strip())
-    if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,39}[a-z0-9])?", name) or (colon and not named):
+    if not re.fullmatch(SHORT_LABEL, name) or (colon and not named):
         raise Refused(f"{claim!r} does not declare a fabric", hint='write "ib-a", or "ib-a:mlx5_0,mlx5_1" to name its adapters')
     return name, named
 

@@ -6,11 +6,12 @@ Room: rules. Completeness is always judged against `shard_count`, never against 
 from dataclasses import dataclass
 from enum import StrEnum
 
-from lib.model.fleet import FaultClass, NodeState, Placed, Replica, ReplicaState, ShardState
+from lib.model.cause import exit_words
+from lib.model.fleet import FaultClass, Placed, Replica, ReplicaState, ShardState
 from lib.model.wire import ShardReport
 from lib.rules import leases
 from lib.rules.lifecycle import PLACED
-from lib.rules.view import NodeSeen, View
+from lib.rules.view import NodeSeen, View, state_timer
 
 
 class Word(StrEnum):
@@ -110,7 +111,7 @@ def verdict(view: View, replica: Replica, facts: tuple[ShardFact, ...]) -> Verdi
 def _failed(fact: ShardFact) -> Verdict:
     assert fact.report is not None
     fault = FaultClass.TRANSIENT if fact.report.fault is FaultClass.UNKNOWN else fact.report.fault
-    how = fact.report.detail or f"exited with {exit_words(fact.report.exit_code)}"
+    how = fact.report.detail or exit_words(fact.report.exit_code)
     return Verdict(f"rank {fact.rank} on {fact.placed.node} failed: {how}", fault, (fact.placed.node,))
 
 
@@ -130,15 +131,7 @@ def _overdue(view: View, replica: Replica, facts: tuple[ShardFact, ...]) -> Verd
 
 def starting_for(view: View, replica: Replica) -> float:
     """How long this control plane has seen the replica in its present state."""
-    key = ("state", replica.id, str(replica.epoch.counter if replica.epoch else 0), replica.state.value)
-    return view.observed.clock - view.observed.since.get(key, view.observed.clock)
-
-
-def exit_words(code: int | None) -> str:
-    """An exit code as people say it."""
-    if code is None:
-        return "an unknown exit code"
-    return f"signal {-code}" if code < 0 else f"code {code}"
+    return view.observed.elapsed_s(state_timer(replica, replica.state))
 
 
 def adopting(view: View, replica: Replica) -> bool:
@@ -173,9 +166,3 @@ def whereabouts(view: View, replica: Replica) -> str:
 
 def _is_of(counter: int, replica: Replica) -> bool:
     return replica.state not in PLACED and replica.epoch is not None and counter <= replica.epoch.counter
-
-
-def node_words(state: NodeState) -> str:
-    """Why nothing is placed on a node in this state; empty for a ready one."""
-    return {NodeState.READY: "", NodeState.SUSPECT: "not heard from for 15 s", NodeState.LOST: "lost",
-            NodeState.UNREPORTED: "has not reported yet"}[state]

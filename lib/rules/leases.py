@@ -31,6 +31,12 @@ def state(observed: Observed, node: str) -> NodeState:
     return NodeState.SUSPECT if silent >= SUSPECT_S else NodeState.READY
 
 
+def why_not_ready(state: NodeState) -> str:
+    """Why nothing is placed on a node in this state; empty for a ready one."""
+    return {NodeState.READY: "", NodeState.SUSPECT: f"not heard from for {SUSPECT_S:g} s", NodeState.LOST: "lost",
+            NodeState.UNREPORTED: "has not reported yet"}[state]
+
+
 def brake(observed: Observed, committed: Committed) -> str:
     """Why no lost node's replica is replaced just now; empty when they may be.
 
@@ -41,7 +47,8 @@ def brake(observed: Observed, committed: Committed) -> str:
     fresh = sum(silence - LOST_S < BRAKE_S for silence in silences)
     among = len(committed.nodes) - (len(silences) - fresh)
     if fresh >= 2 and fresh * 2 > among:
-        return f"{fresh} of {among} nodes fell silent together, so nothing is replaced until they return or 10 min have passed"
+        return (f"{fresh} of {among} nodes fell silent together, so nothing is replaced until they return "
+                f"or {BRAKE_S / 60:g} min have passed")
     return ""
 
 

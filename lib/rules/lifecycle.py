@@ -1,6 +1,6 @@
 """What may follow what in a replica's life.
 
-Room: rules. A pair that is not in the table is an error, never a shrug.
+Room: rules. A pair that is not in the table is an error.
 """
 
 from collections.abc import Mapping

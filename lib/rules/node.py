@@ -7,10 +7,9 @@ Silence stops nothing; an entry is started once, ever; and what is not known to 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from lib.model.fleet import FaultClass, ShardState
+from lib.model.fleet import FaultClass, ShardKey, ShardState
+from lib.model.rundir import shard_name
 from lib.model.wire import Orders, Seen, ShardOrder, ShardReport
-
-ShardKey = tuple[str, int, int]            # replica, epoch counter, rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,17 +118,12 @@ def _missing(order: ShardOrder, journalled: bool, busy: Iterable[Mine]) -> Start
         return _report(order, ShardState.FAILED, "it is not running here, and may not be started")
     for mine in busy:
         if gpus := sorted({*mine.gpus} & {*order.gpus}):
-            return _report(order, ShardState.STARTING, f"waits for {', '.join(gpus)}, which {name(mine.key)} still uses")
+            return _report(order, ShardState.STARTING, f"waits for {', '.join(gpus)}, which {shard_name(*mine.key)} still uses")
         if order.port in mine.ports:
-            return _report(order, ShardState.STARTING, f"waits for port {order.port}, which {name(mine.key)} still uses")
+            return _report(order, ShardState.STARTING, f"waits for port {order.port}, which {shard_name(*mine.key)} still uses")
     return Start(order)
 
 
 def _report(order: ShardOrder, state: ShardState, detail: str) -> ShardReport:
     return ShardReport(order.replica, order.counter, order.nonce, order.rank, state, port=order.port, detail=detail,
                        fault=FaultClass.TRANSIENT)
-
-
-def name(key: ShardKey) -> str:
-    """A shard as its run directory is called: replica.counter.rank."""
-    return ".".join(map(str, key))

@@ -9,11 +9,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from lib.base.address import host_port
 from lib.model.catalog import Spec
 from lib.model.committed import Committed, ports_of
-from lib.model.fleet import Gpu, Inventory, NodeState, Placed
-from lib.rules.facts import node_words
+from lib.model.fleet import Fabric, Gpu, Inventory, NodeState, Placed
+from lib.rules.leases import why_not_ready
 
+PORT_REST_S = 60.0                         # how long a port rests after its engine is gone
+MOST_REASONS = 6                           # so many different refusals are told in one line
 ELSEWHERE_S = 600.0                        # how long a node that failed a replica sorts last for it
 
 
@@ -28,7 +31,7 @@ class Candidate:
     ports_taken: frozenset[int] = frozenset()
     shards: int = 0                        # how many live shards lie there
     siblings: int = 0                      # how many of them are of the same profile
-    blamed: bool = False
+    blamed: float = 0.0                    # how lately it failed this replica: 1 just now, 0 not for ELSEWHERE_S
 
     @property
     def free_gpus(self) -> tuple[Gpu, ...]:
@@ -62,10 +65,18 @@ class Refusals:
         return self.text()
 
     def text(self, most: int = 1000) -> str:
-        """In words, with at most so many nodes named."""
-        told = [f"{node}: {why}" for node, why in sorted(self.nodes.items())]
-        more = [f"and {len(told) - most} more nodes"] if len(told) > most else []
-        return f"needs {self.needs}: " + ("; ".join(told[:most] + more) or "there is no node")
+        """In words, with at most so many nodes named for each rule; the rarest first, since few nodes get as far as that."""
+        groups: dict[str, list[str]] = {}
+        for node, why in sorted(self.nodes.items()):
+            groups.setdefault(why, []).append(node)
+        rarest = sorted(groups, key=lambda why: (len(groups[why]), groups[why]))
+        told = [f"{_some(groups[why], most)}: {why}" for why in rarest]
+        more = [f"and {len(told) - MOST_REASONS} more reasons"] if len(told) > MOST_REASONS else []
+        return f"needs {self.needs}: " + ("; ".join(told[:MOST_REASONS] + more) or "there is no node")
+
+
+def _some(names: Sequence[str], most: int) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def place(spec: Spec, candidates: Mapping[str, Candidate], turn: int = 0) -> tuple[Placed, ...] | Refusals:
@@ -99,7 +110,7 @@ def needs(spec: Spec) -> str:
 def refusal(spec: Spec, candidate: Candidate) -> str:
     """The first rule that turns this node away for one shard of `spec`; empty where none does."""
     profile, inventory = spec.profile, candidate.inventory
-    for why in (node_words(candidate.state), "cordoned" if candidate.cordoned else "",
+    for why in (why_not_ready(candidate.state), "cordoned" if candidate.cordoned else "",
                 _labels(profile.node_labels, inventory.labels), _fabric(spec, inventory), _engine(profile.engine, inventory),
                 _source(spec.model.source, inventory), _gpus(profile.gpus, candidate), _ports(spec, candidate)):
         if why:
@@ -118,7 +129,14 @@ def _fabric(spec: Spec, inventory: Inventory) -> str:
         return "is on no fabric"
     if wanted and inventory.fabric(wanted) is None:
         return f"is not on fabric {wanted}"
+    usable = (_linked(inventory, fabric) for fabric in inventory.fabrics if wanted in ("", fabric.name))
+    if spec.profile.shards > 1 and not any(usable):
+        return "no adapter of its fabric is ACTIVE"
     return ""
+
+
+def _linked(inventory: Inventory, fabric: Fabric) -> bool:
+    return any(adapter.name in fabric.adapters and adapter.state == "ACTIVE" for adapter in inventory.adapters)
 
 
 def _engine(name: str, inventory: Inventory) -> str:
@@ -150,15 +168,16 @@ def _ports(spec: Spec, candidate: Candidate) -> str:
     inventory = candidate.inventory
     if len(free) >= wanted:
         return ""
-    return f"{len(free)} free ports in {inventory.port_low}-{inventory.port_high}, needs {wanted} (a used one rests for 60 s)"
+    return (f"{len(free)} free ports in {inventory.port_low}-{inventory.port_high}, needs {wanted} "
+            f"(a used one rests for {PORT_REST_S:g} s)")
 
 
 def _port_count(spec: Spec) -> int:
     return 1 if spec.profile.shards == 1 else 2
 
 
-def _quality(spec: Spec, candidate: Candidate) -> tuple[bool, int, int, int]:
-    """Less is better: not blamed, away from its siblings where it should spread, the tightest fit, the fewest shards."""
+def _quality(spec: Spec, candidate: Candidate) -> tuple[float, int, int, int]:
+    """Less is better: blamed never or longest ago, away from siblings where it should spread, the tightest fit, few shards."""
     return (candidate.blamed, candidate.siblings if spec.profile.spread else 0,
             len(candidate.free_gpus) if spec.profile.gpus else 0, candidate.shards)
 
@@ -176,10 +195,11 @@ def _untouched(candidates: Iterable[Candidate]) -> Mapping[str, int]:
 
 def _group(spec: Spec, fit: Mapping[str, Candidate]) -> tuple[str, list[Candidate]] | None:
     """The fabric and the nodes that suit best: the best nodes of each fabric are compared as a group."""
-    groups: list[tuple[tuple[int, ...], str, list[Candidate]]] = []
+    groups: list[tuple[tuple[float, ...], str, list[Candidate]]] = []
     for fabric in _fabrics_of(fit.values()):
         if spec.profile.fabric in ("", fabric):
-            on_it = [name for name in fit if fit[name].inventory.fabric(fabric) is not None]
+            on_it = [name for name, one in fit.items()
+                     if (found := one.inventory.fabric(fabric)) and _linked(one.inventory, found)]
             best = sorted(on_it, key=lambda name: (*_quality(spec, fit[name]), name))[:spec.profile.shards]
             if len(best) == spec.profile.shards:
                 cost = tuple(map(sum, zip(*(_quality(spec, fit[name]) for name in best), strict=True)))
@@ -201,7 +221,7 @@ def _shards(spec: Spec, fabric_name: str, nodes: Sequence[Candidate], turn: int)
         inventory, fabric = candidate.inventory, candidate.inventory.fabric(fabric_name)
         port, *spare = candidate.free_ports(_port_count(spec), turn * 2)
         if rank == 0 and fabric is not None:
-            rendezvous = f"{fabric.address}:{spare[0]}"
+            rendezvous = host_port(fabric.address, spare[0])
         shards.append(Placed(rank, inventory.node, tuple(gpu.uuid for gpu in candidate.free_gpus[:spec.profile.gpus]),
                              fabric.adapters if fabric else (), inventory.address, port, rendezvous))
     return tuple(shards)
@@ -215,7 +235,7 @@ def candidates_of(committed: Committed, inventories: Mapping[str, Inventory], st
         name: Candidate(
             inventories[name], states[name], committed.nodes[name].cordoned, frozenset(taken.gpus.get(name, ())),
             frozenset(taken.ports.get(name, ())), taken.shards.get(name, 0), taken.profiles.get((name, profile), 0),
-            name in blamed and abs(wall - blamed[name]) < ELSEWHERE_S)
+            max(0.0, 1 - abs(wall - blamed[name]) / ELSEWHERE_S) if name in blamed else 0.0)
         for name in committed.nodes if name in inventories}
 
 

@@ -73,5 +73,5 @@ def _endpoint(row: Replica, epoch: Epoch, key: str, model: Model) -> Endpoint:
 def _route(model: Model, catalog: Catalog, endpoints: list[Endpoint], waiting: list[str]) -> ModelRoute:
     limits = [profile.max_inflight for profile in catalog.profiles.values() if profile.model == model.name]
     most = min(limits) if limits and all(limits) else max(limits, default=0)
-    state = "" if endpoints else "; ".join(waiting) or "no profile runs it"
+    state = "" if endpoints else "; ".join(waiting) or ("no replica of it is wanted" if limits else "no profile runs it")
     return ModelRoute(model.aliases, tuple(endpoints), most, state)

@@ -14,10 +14,25 @@ from dataclasses import dataclass, field
 
 from lib.model.catalog import Catalog, Spec
 from lib.model.committed import Committed
-from lib.model.fleet import Inventory, Replica
+from lib.model.fleet import Held, Inventory, Replica, ReplicaState, ShardKey
 from lib.model.wire import ShardReport
 
-ShardKey = tuple[str, int, int]            # replica, epoch counter, rank
+Timer = tuple[str, ...]
+
+
+def state_timer(row: Replica, state: ReplicaState) -> Timer:
+    """Runs while the present epoch of a replica is in `state`."""
+    return "state", row.id, str(row.epoch.counter if row.epoch else 0), state.value
+
+
+def retry_timer(row: Replica) -> Timer:
+    """Is at 0 when the backoff of a replica is over."""
+    return "retry", row.id, str(row.retry_at)
+
+
+def gone_timer(held: Held) -> Timer:
+    """Runs once the node has said that the shard is gone."""
+    return "gone", held.replica, str(held.epoch.counter), str(held.rank)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +101,11 @@ class Observed:
     nodes: Mapping[str, NodeSeen] = field(default_factory=dict)
     routers: Mapping[str, RouterSeen] = field(default_factory=dict)
     evidence: Mapping[tuple[str, int], float] = field(default_factory=dict)     # (replica, counter) -> last good answer
-    since: Mapping[tuple[str, ...], float] = field(default_factory=dict)        # see `observe.tick`
+    since: Mapping[Timer, float] = field(default_factory=dict)                  # see `observe.tick`
+
+    def elapsed_s(self, timer: Timer) -> float:
+        """Seconds since a condition was first seen, 0 where it was not; negative while a backoff lasts."""
+        return self.clock - self.since.get(timer, self.clock)
 
 
 @dataclass(frozen=True, slots=True)

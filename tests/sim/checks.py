@@ -3,11 +3,11 @@
 from typing import TYPE_CHECKING
 
 from lib.model.committed import Change, Committed, check_booking
-from lib.model.fleet import Replica, ReplicaState, ShardState
+from lib.model.fleet import Replica, ReplicaState, ShardKey, ShardState
 from lib.model.wire import Sync
 from lib.rules.facts import public_state
 from lib.rules.lifecycle import LEAVING, PLACED
-from lib.rules.node import ShardKey, Start, Stop
+from lib.rules.node import Start, Stop
 from tests.sim.parts import FABRICS, Node
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from lib.model.catalog import Catalog, EngineRules, parse_catalog
-from lib.model.fleet import EngineFound, Fabric, FaultClass, Gpu, Inventory, ShardState
+from lib.model.fleet import Adapter, EngineFound, Fabric, FaultClass, Gpu, Inventory, ShardKey, ShardState
 from lib.model.wire import Orders, RouterTable, Seen, ShardOrder, ShardReport
-from lib.rules.node import Mine, ShardKey
+from lib.rules.node import Mine
 
 STEP_S = 2.0
 FABRICS = {"n1": "ib-a", "n2": "ib-a", "n3": "ib-a", "n4": "ib-b", "n5": "ib-b", "n6": ""}
@@ -84,6 +84,7 @@ def make_node(name: str) -> Node:
     number, fabric = int(name[1:]), FABRICS[name]
     return Node(name, Inventory(
         name, name, f"10.0.0.{number}", 20000, 20039, gpus=tuple(Gpu(f"{name}-g{i}", i, "sim") for i in range(2)),
+        adapters=tuple(Adapter(name, link_layer="InfiniBand", state="ACTIVE") for name in ("mlx5_0", "mlx5_1") if fabric),
         fabrics=(Fabric(fabric, ("mlx5_0", "mlx5_1"), f"10.1.0.{number}"),) if fabric else (),
         engines={"sim": EngineFound("sim", "1")}))
 

@@ -3,6 +3,9 @@
 A failing seed replays exactly: `World(seed).run()`. Seeds that ever failed are kept in KEPT.
 """
 
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
 import pytest
 
 from lib.model.fleet import ReplicaState
@@ -18,13 +21,18 @@ def history(seed: int) -> World:
     return World(seed, restore=seed % 10 == 9).run()
 
 
+def broken_promise(seed: int) -> str:
+    """What went wrong in a history, or nothing."""
+    try:
+        history(seed)
+    except AssertionError as err:
+        return f"seed {seed}: {err}"
+    return ""
+
+
 @pytest.mark.parametrize("first", range(0, 300, BLOCK))
 def test_every_history_keeps_its_promises(first: int) -> None:
-    for seed in range(first, first + BLOCK):
-        try:
-            history(seed)
-        except AssertionError as err:
-            raise AssertionError(f"seed {seed}: {err}") from err
+    assert [fault for seed in range(first, first + BLOCK) if (fault := broken_promise(seed))] == []
 
 
 @pytest.mark.parametrize("seed", KEPT)
@@ -33,13 +41,12 @@ def test_a_seed_that_once_failed_stays_mended(seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(300, 10_000, 100))
+@pytest.mark.parametrize("first", range(300, 10_000, 970))
 def test_ten_thousand_histories_keep_their_promises(first: int) -> None:
-    for seed in range(first, first + 100):
-        try:
-            history(seed)
-        except AssertionError as err:
-            raise AssertionError(f"seed {seed}: {err}") from err
+    """On every core there is."""
+    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
+        faults = pool.map(broken_promise, range(first, first + 970), chunksize=10)
+        assert [fault for fault in faults if fault] == []
 
 
 def test_the_same_seed_gives_the_same_history() -> None:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from lib.base.errors import Blocked
 from lib.model.catalog import Catalog
 from lib.model.committed import Change, Committed, apply
-from lib.model.fleet import Epoch
+from lib.model.fleet import Epoch, ShardKey
 from lib.model.wire import Hello, Orders, RouterReport, RouterTable, SeenGood, Sync, Welcome
 from lib.rules import node as node_rules
 from lib.rules import observe, orders, reconcile, routing
@@ -249,7 +249,7 @@ class World:
             self.speak(node)
 
     def obey(self, node: Node, told: Orders) -> None:
-        journal: Collection[node_rules.ShardKey] = () if "start-once" in self.without else node.journal
+        journal: Collection[ShardKey] = () if "start-once" in self.without else node.journal
         for action in node_rules.plan(told, node.mine(), journal).actions:
             if isinstance(action, node_rules.Start):
                 if self.chance(self.rates.agent_crash * 5):    # between exec and run directory: killed as a leftover later

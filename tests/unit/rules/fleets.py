@@ -5,7 +5,19 @@ from dataclasses import replace
 
 from lib.model.catalog import Catalog, EngineRules, parse_catalog
 from lib.model.committed import Change, Committed, apply
-from lib.model.fleet import EngineFound, Epoch, Fabric, FaultClass, Gpu, Inventory, KnownNode, Replica, ReplicaState, ShardState
+from lib.model.fleet import (
+    Adapter,
+    EngineFound,
+    Epoch,
+    Fabric,
+    FaultClass,
+    Gpu,
+    Inventory,
+    KnownNode,
+    Replica,
+    ReplicaState,
+    ShardState,
+)
 from lib.model.wire import Hello, Orders, RouterReport, Seen, SeenGood, ShardReport, Sync
 from lib.rules import observe, orders, reconcile
 from lib.rules.view import Now, View
@@ -21,6 +33,7 @@ def inventory(name: str, *, fabric: str | None = None, gpus: int = 4, engines: S
     number = int(name[1:])
     return Inventory(
         name, name, f"10.0.0.{number}", 20000, 20000 + ports - 1, gpus=tuple(Gpu(f"{name}-g{i}", i, "sim") for i in range(gpus)),
+        adapters=tuple(Adapter(name, link_layer="InfiniBand", state="ACTIVE") for name in ("mlx5_0", "mlx5_1") if fabric),
         fabrics=(Fabric(fabric, ("mlx5_0", "mlx5_1"), f"10.1.0.{number}"),) if fabric else (),
         engines={engine: EngineFound(engine, "1") for engine in engines}, sources=sources or {}, labels=labels or {})
 

@@ -4,7 +4,7 @@ import pytest
 
 from lib.base.errors import Refused
 from lib.model.fleet import Adapter
-from lib.rules.fabrics import assign, natural
+from lib.rules.fabrics import assign
 
 
 def adapters(*names: str, layer: str = "InfiniBand") -> list[Adapter]:
@@ -55,7 +55,3 @@ def test_an_ethernet_adapter_named_for_a_fabric_is_refused_as_such() -> None:
 def test_a_claim_that_is_no_claim_is_refused(claims: list[str]) -> None:
     with pytest.raises(Refused):
         assign(claims, adapters("mlx5_0", "mlx5_1"))
-
-
-def test_natural_order_counts() -> None:
-    assert sorted(["mlx5_10", "mlx5_9", "ibp3s0", "mlx5_1"], key=natural) == ["ibp3s0", "mlx5_1", "mlx5_9", "mlx5_10"]

@@ -8,8 +8,8 @@ import pytest
 
 from lib.model.catalog import Spec
 from lib.model.committed import Change, Committed, Impossible, apply
-from lib.model.fleet import EngineFound, Epoch, Gpu, Inventory, NodeState, Placed, Replica, ReplicaState
-from lib.rules.placement import Candidate, Refusals, place
+from lib.model.fleet import EngineFound, Epoch, Gpu, Inventory, KnownNode, NodeState, Placed, Replica, ReplicaState
+from lib.rules.placement import Candidate, Refusals, candidates_of, place
 from tests.unit.rules.fleets import FABRICS, catalog, inventory
 
 
@@ -83,9 +83,28 @@ def test_a_spread_profile_avoids_its_siblings() -> None:
 
 
 def test_a_blamed_node_comes_last_and_is_taken_when_it_is_the_only_one() -> None:
-    island = Candidate(inventory("n6"), NodeState.READY, blamed=True)
+    island = Candidate(inventory("n6"), NodeState.READY, blamed=1.0)
     assert placed(place(spec("gpus=1"), six(n6=island)))[0].node != "n6"
     assert placed(place(spec("gpus=1"), {"n6": island}))[0].node == "n6"
+
+
+def test_of_several_blamed_nodes_the_one_longest_ago_is_taken() -> None:
+    """Where every node of a fabric has failed it once, a replica must not stay with the one that does so again and again."""
+    names, wall = ("n1", "n2", "n3"), 10_000.0
+    committed = Committed(nodes={name: KnownNode(name) for name in names})
+    blamed = {"n1": wall - 5, "n2": wall - 90, "n3": wall - 700}
+    candidates = candidates_of(committed, {name: inventory(name) for name in names}, dict.fromkeys(names, NodeState.READY), "p",
+                               blamed=blamed, wall=wall)
+    assert candidates["n3"].blamed == 0
+    assert {shard.node for shard in placed(place(spec("shards=2"), candidates))} == {"n2", "n3"}
+
+
+def test_a_group_needs_an_adapter_with_a_link_on_every_node() -> None:
+    dark = replace(inventory("n4"), adapters=tuple(replace(one, state="DOWN") for one in inventory("n4").adapters))
+    nodes = six(n4=Candidate(dark, NodeState.READY))
+    assert {shard.node for shard in placed(place(spec("shards=2"), nodes))} <= {"n1", "n2", "n3"}
+    assert why(place(spec('shards=2 fabric="ib-b"'), nodes))["n4"] == "no adapter of its fabric is ACTIVE"
+    assert placed(place(spec("shards=1"), {"n4": Candidate(dark, NodeState.READY)}))[0].node == "n4"
 
 
 def test_the_first_rule_that_turns_a_node_away_is_named() -> None:
@@ -118,7 +137,10 @@ def test_refusals_read_as_one_sentence() -> None:
     assert str(result) == ("needs 2 nodes on one fabric with sim and 4 free GPUs each: "
                            "n1: 3 of 4 GPUs free, needs 4; n6: is on no fabric")
     assert isinstance(result, Refusals)
-    assert result.text(1).endswith("needs 4; and 1 more nodes")
+    alike = Refusals("1 node", {"n1": "no", "n2": "no", "n3": "0 of 4 GPUs free", "n4": "no"})
+    assert alike.text(2) == "needs 1 node: n3: 0 of 4 GPUs free; n1, n2 and 1 more: no"
+    many = Refusals("1 node", {f"n{number}": f"{number} free" for number in range(9)})
+    assert many.text(4).endswith("n5: 5 free; and 3 more reasons")
 
 
 def test_a_port_is_not_given_again_before_the_others_have_been() -> None:

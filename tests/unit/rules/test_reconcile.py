@@ -237,6 +237,22 @@ def test_a_profile_that_is_gone_takes_its_replicas_out_of_the_table_and_then_sto
     assert cluster.row("pair-1").state is ReplicaState.STOPPED
 
 
+def test_a_renamed_profile_serves_until_its_successor_does_where_there_is_room_for_both() -> None:
+    cluster = Cluster(catalog("old gpus=1")).after(40)
+    cluster.catalog = catalog("new gpus=1")
+    for _ in range(60):
+        cluster.after(1)
+        assert any(row.state is READY for row in cluster.committed.replicas.values())
+    assert cluster.states() == {"new-1": READY, "old-1": ReplicaState.STOPPED}
+
+
+def test_a_renamed_profile_makes_room_where_there_is_none() -> None:
+    cluster = Cluster(catalog("old gpus=4"), [inventory("n1")]).after(40)
+    cluster.catalog = catalog("new gpus=4")
+    cluster.after(100)
+    assert cluster.states() == {"new-1": READY, "old-1": ReplicaState.STOPPED}
+
+
 def test_a_silent_router_is_waited_for_half_a_minute_only() -> None:
     cluster = ready_pair()
     cluster.router(cluster.committed.rev)
@@ -271,6 +287,19 @@ def test_a_changed_profile_without_room_for_both_goes_one_at_a_time() -> None:
     assert fewest == 1
     assert {row.generation for row in ready} == {cluster.catalog.generation("solo")}
     assert len(ready) == 2
+
+
+def test_two_profiles_of_a_model_that_change_at_once_are_not_both_away() -> None:
+    profiles = ['left shards=2 gpus=4 fabric="ib-a"', 'right shards=2 gpus=4 fabric="ib-b"']
+    cluster = Cluster(catalog(*profiles), [inventory(name) for name in ("n1", "n2", "n4", "n5")]).after(40)
+    cluster.catalog = catalog(*(words + ' args=["x"]' for words in profiles))
+    fewest = 2
+    for _ in range(200):
+        cluster.after(1)
+        fewest = min(fewest, sum(row.state is READY for row in cluster.committed.replicas.values()))
+    ready = [row for row in cluster.committed.replicas.values() if row.state is READY]
+    assert fewest == 1
+    assert {row.generation for row in ready} == {cluster.catalog.generation("left"), cluster.catalog.generation("right")}
 
 
 def test_an_old_replica_stays_where_its_going_would_not_help() -> None:
