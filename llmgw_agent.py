@@ -1,6 +1,6 @@
-"""The agent: reports what a node has and runs the shards placed on it. Carries the shim and the sim engine.
+"""llmgw-agent: reports what a node has and runs the shards placed on it; carries the shim and the sim engine. A door.
 
-Room: root. A door: an argument table and wiring.
+Room: root. An argument table and wiring.
 """
 
 import fcntl
@@ -15,14 +15,13 @@ from lib.agent.inventory import Inspector
 from lib.agent.loop import Agent
 from lib.agent.settings import AgentSettings, read_settings
 from lib.base.errors import LlmgwError, StateLocked, bad_config
-from lib.base.files import read_text
 from lib.base.version import VERSION
 from lib.cli import app
 from lib.cli.app import Command, Given, arg
 from lib.cli.logs import VERBOSE, start_logging
 from lib.cli.render import render_json
 from lib.model.codec import encode
-from lib.model.identity import Role, expect, own_identity
+from lib.model.identity import Role, expect, read_identity
 from lib.net.client import Client
 from lib.net.tls import client_context, server_context
 
@@ -32,14 +31,16 @@ CONFIG = arg("--config", metavar="FILE", default="/etc/llmgw/agent.toml", help="
 RUN_DIR = arg("--run-dir", metavar="DIR", required=True, help="the shard's run directory")
 
 
-def run_agent(args: Given) -> int:
+def run_agent(given: Given) -> int:
     """Run until told to stop. Shards live on."""
-    start_logging(verbose=args.verbose)
-    settings, cluster = _checked(Path(args.config))
+    start_logging(verbose=given.verbose)
+    settings, cluster = _checked(Path(given.config))
     lock = _only_one(settings)
-    context = client_context(settings.certificate, settings.key, settings.ca)
-    agent = Agent(settings, cluster, lambda: Client(settings.server, context, check_peer=expect(cluster, Role.CONTROL_PLANE)),
-                  self_command())
+
+    def connect() -> Client:
+        context = client_context(settings.certificate, settings.key, settings.ca)      # anew each time: it may have been renewed
+        return Client(settings.server, context, check_peer=expect(cluster, Role.CONTROL_PLANE))
+    agent = Agent(settings, cluster, connect, self_command())
 
     def told(_signum: int, _frame: FrameType | None) -> None:
         agent.stop()
@@ -50,31 +51,33 @@ def run_agent(args: Given) -> int:
     return 0
 
 
-def check_config(args: Given) -> int:
+def check_config(given: Given) -> int:
     """Everything `run` checks before it starts anything."""
-    settings, _ = _checked(Path(args.config))
+    settings, _ = _checked(Path(given.config))
     Inspector(settings, VERSION)
-    app.say(f"{args.config} is good: node {settings.node}, control plane {settings.server}")
+    app.say(f"{given.config} is good: node {settings.node}, control plane {settings.server}")
     return 0
 
 
-def show_inventory(args: Given) -> int:
+def show_inventory(given: Given) -> int:
     """What this node would report of itself."""
-    settings, _ = _checked(Path(args.config))
+    settings, _ = _checked(Path(given.config))
     sys.stdout.write(render_json(encode(Inspector(settings, VERSION).inspect(()))))
     return 0
 
 
-def run_shim(args: Given) -> int:
+def run_shim(given: Given) -> int:
     """One shard's owner; started by the agent, never by hand."""
     from lib.shim.supervise import main as supervise
-    return supervise(Path(args.run_dir))
+
+    return supervise(Path(given.run_dir))
 
 
-def run_sim_engine(args: Given) -> int:
+def run_sim_engine(given: Given) -> int:
     """The simulated engine; its flags are its own."""
     from lib.engines.sim_engine import main as simulate
-    return simulate(args.words)
+
+    return simulate(given.words)
 
 
 COMMANDS = (
@@ -87,6 +90,7 @@ COMMANDS = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    """The exit code."""
     return app.run(PROGRAM, COMMANDS, argv, about=ABOUT)
 
 
@@ -94,9 +98,7 @@ def _checked(config: Path) -> tuple[AgentSettings, str]:
     """The settings and the cluster's name, with every file they name found good."""
     settings = read_settings(config)
     server_context(settings.certificate, settings.key, settings.ca)
-    me = own_identity(read_text(settings.certificate), str(settings.certificate))
-    if me.role is not Role.NODE:
-        raise bad_config(str(settings.certificate), f"is a certificate of role {me.role}, a node's is wanted")
+    me = read_identity(settings.certificate, Role.NODE)
     try:
         settings.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as err:

@@ -42,7 +42,8 @@ class Certificates:
 
     def __init__(self, directory: Path, cluster: str = "demo") -> None:
         self.directory, self.cluster = directory, cluster
-        self.authority = Authority.create(directory / "ca", cluster)
+        there = (directory / "ca" / "ca.pem").exists()     # that of an installation
+        self.authority = Authority.open(directory / "ca") if there else Authority.create(directory / "ca", cluster)
         self.ca = directory / "ca" / "ca.pem"
         self._pairs: dict[tuple[str, str], Pair] = {}
 

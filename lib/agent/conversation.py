@@ -15,7 +15,7 @@ from lib.base.errors import Blocked, LlmgwError
 from lib.model.codec import decode, encode
 from lib.model.fleet import Inventory
 from lib.model.wire import Hello, Orders, Seen, ShardReport, Sync, Welcome
-from lib.net.client import Client
+from lib.net.client import Client, Line
 
 log = logging.getLogger(__name__)
 
@@ -47,10 +47,11 @@ class Conversation:
 
     def __init__(self, hello: Hello, connect: Callable[[], Client], seen: Callable[[], Seen],
                  take: Callable[[Orders], None]) -> None:
-        self._hello, self._connect, self._seen, self._take = hello, connect, seen, take
+        self._hello, self._seen, self._take = hello, seen, take
         self._session, self._snapshot = _Session(), Snapshot()
         self._news, self._stopping = threading.Event(), threading.Event()
         self._reachable: bool | None = None
+        self._lines = [Line(connect), Line(connect)]            # of the two threads
 
     def publish(self, snapshot: Snapshot) -> None:
         """Make `snapshot` what the next syncs say; the reporter posts it at once if shards or inventory differ."""
@@ -63,31 +64,36 @@ class Conversation:
         for body, name in ((self._poll, "poll"), (self._report, "report")):
             threading.Thread(target=body, name=name, daemon=True).start()
 
+    def redial(self) -> None:
+        """Use the certificate that is in place now."""
+        for line in self._lines:
+            line.redial()
+
     def stop(self) -> None:
         """End both threads; an answer under way is not waited for."""
         self._stopping.set()
         self._news.set()
 
     def _poll(self) -> None:
-        client, failures = self._connect(), 0
+        failures = 0
         while not self._stopping.is_set():
             try:
-                self._exchange(client, hold_s=HOLD_S)
+                self._exchange(self._lines[0].client(), hold_s=HOLD_S)
                 failures = 0
                 self._tell_reachable("")
             except LlmgwError as err:
-                self._tell_reachable(str(err))
-                failures += 1
+                self._tell_reachable(f"{err} ({err.hint})" if err.hint else str(err))
+                # One that has restarted answers: it is not waited for again as if it were still gone.
+                failures = 1 if isinstance(err, Blocked) else failures + 1
                 self._stopping.wait(random.uniform(0, min(LONGEST_PAUSE_S, 0.5 * 2**failures)))
 
     def _report(self) -> None:
-        client = self._connect()
         while not self._stopping.is_set():
             self._news.wait()
             self._news.clear()
             if self._session.id and not self._stopping.is_set():
                 try:
-                    self._exchange(client, hold_s=0.0)
+                    self._exchange(self._lines[1].client(), hold_s=0.0)
                 except LlmgwError as err:
                     log.debug("report not delivered, the next poll carries it: %s", err)
 

@@ -7,13 +7,15 @@ can hold up runs in the thread that calls `Inspector.inspect`, and in no other.
 import fcntl
 import ipaddress
 import logging
+import shutil
 import socket
 import struct
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from lib.agent.settings import AgentSettings, address_fault
+from lib.agent.settings import AgentSettings
+from lib.base.address import address_fault
 from lib.base.errors import LlmgwError
 from lib.engines import ENGINES, Engine
 from lib.host.gpu import GpuReader
@@ -28,13 +30,15 @@ log = logging.getLogger(__name__)
 
 VERSION_S = 60.0                            # vLLM needs half a minute of a cold disk to tell its version
 ENGINE_AGE_S = 300.0                        # how long an engine that ran is believed to run still
+MIB = 1024 * 1024
+LITTLE_DISK = 256 * MIB                     # two logs of several shards fill it in minutes
 PCI_ROOT = Path("/sys/bus/pci/devices")
 SIOCGIFADDR = 0x8915                        # linux/sockios.h
 SIMULATION = "sim"                          # the engine that is always there: it is the agent itself
 
 
 class Inspector:
-    """Looks at the machine again and again. `take` once at start refuses fabrics that are not certain."""
+    """Looks at the machine again and again. Making one refuses fabrics that are not certain."""
 
     def __init__(self, settings: AgentSettings, version: str) -> None:
         self._settings, self._version = settings, version
@@ -71,6 +75,8 @@ class Inspector:
             yield f"its hostname is {hostname}"
         if gpu_problem:
             yield gpu_problem
+        if (free := shutil.disk_usage(self._settings.state_dir).free) < LITTLE_DISK:
+            yield f"only {free // MIB} MiB are free in {self._settings.state_dir}: no shard can start when it is full"
         if self.fabrics:
             used = {name for fabric in self.fabrics for name in fabric.adapters}
             yield from link_conditions(self._settings.ib_root, [adapter for adapter in adapters if adapter.name in used])

@@ -12,11 +12,10 @@ from pathlib import Path
 from lib.base.errors import UsageError, bad_config
 from lib.base.files import read_json, write_json
 from lib.model.codec import decode, encode
+from lib.model.fleet import ShardKey
 from lib.model.wire import Seen
 
 KEPT = 10_000                               # entries; the oldest are forgotten first
-
-Key = tuple[str, int, int]                  # replica, counter, rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +33,7 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._page = self._read() if path.exists() else _Page(secrets.token_hex(16))
-        self._keys: dict[Key, None] = dict.fromkeys(_key(line) for line in self._page.started)
+        self._keys: dict[ShardKey, None] = dict.fromkeys(_key(line) for line in self._page.started)
         if not path.exists():
             self._write()
 
@@ -56,7 +55,7 @@ class Journal:
         return self._page.seen
 
     @property
-    def started(self) -> Collection[Key]:
+    def started(self) -> Collection[ShardKey]:
         """Every shard ever started here, by (replica, counter, rank)."""
         return self._keys.keys()
 
@@ -67,7 +66,7 @@ class Journal:
         if durable:
             self._write()
 
-    def note_start(self, key: Key) -> None:
+    def note_start(self, key: ShardKey) -> None:
         """Commit to starting `key`; returns once it is on disk."""
         self._keys[key] = None
         while len(self._keys) > KEPT:
@@ -80,6 +79,6 @@ class Journal:
         write_json(self._path, encode(self._page))
 
 
-def _key(line: str) -> Key:
+def _key(line: str) -> ShardKey:
     replica, counter, rank = line.rsplit(" ", 2)
     return replica, int(counter), int(rank)

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 from lib.agent.inventory import SIMULATION, interface_of
 from lib.agent.settings import AgentSettings
+from lib.base.address import parse_host_port
 from lib.engines import ENGINES, Launch
 from lib.host import ports
+from lib.model.cause import Cause
 from lib.model.fleet import FaultClass, Inventory
 from lib.model.rundir import ShardSpec
 from lib.model.wire import ShardOrder
-
-Obstacle = tuple[FaultClass, str]
 
 
 class Launcher:
@@ -38,19 +38,19 @@ class Launcher:
             key=str(settings.key) if guarded else "", ca=str(settings.ca) if guarded else "",
             revoked=str(settings.revoked) if guarded else "", notify=str(settings.notify), drain_s=order.drain_s)
 
-    def obstacle(self, order: ShardOrder, inventory: Inventory) -> Obstacle | None:
+    def obstacle(self, order: ShardOrder, inventory: Inventory) -> Cause | None:
         """Why this order cannot be started here and now, in words that name who is in the way; None where nothing is."""
         if order.engine not in ENGINES:
-            return FaultClass.CONFIGURATION, f"this agent knows no engine {order.engine!r}: upgrade it"
+            return Cause(FaultClass.CONFIGURATION, f"this agent knows no engine {order.engine!r}: upgrade it")
         if order.engine != SIMULATION and order.engine not in self._settings.engines:
-            return FaultClass.CONFIGURATION, f"{self._settings.file} names no program for engine {order.engine}"
+            return Cause(FaultClass.CONFIGURATION, f"{self._settings.file} names no program for engine {order.engine}")
         if missing := set(order.gpus) - {gpu.uuid for gpu in inventory.usable_gpus}:
-            return FaultClass.RESOURCE, f"GPU {', '.join(sorted(missing))} is not usable here"
+            return Cause(FaultClass.RESOURCE, f"GPU {', '.join(sorted(missing))} is not usable here")
         if problem := ENGINES[order.engine].source_fault(order.source) if order.source else "":
-            return FaultClass.RESOURCE, problem         # another node may have a good copy
+            return Cause(FaultClass.RESOURCE, problem)      # another node may have a good copy
         for address, port in self._binds(order):
             if problem := ports.free(address, port):
-                return FaultClass.RESOURCE, problem
+                return Cause(FaultClass.RESOURCE, problem)
         return None
 
     def _binds(self, order: ShardOrder) -> Sequence[tuple[str, int]]:
@@ -58,9 +58,8 @@ class Launcher:
         if order.rank != 0:
             return ()
         binds = [(order.addr, order.port), (ports.engine_host(order.addr), order.port)]
-        if order.rdzv:
-            address, _, port = order.rdzv.rpartition(":")
-            binds.append((address.strip("[]"), int(port)))
+        if rendezvous := parse_host_port(order.rdzv):
+            binds.append(rendezvous)
         return binds
 
     def _program(self, engine: str) -> tuple[str, ...]:

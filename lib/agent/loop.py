@@ -1,4 +1,4 @@
-"""The agent: looks at its shards, plans from its orders, performs, reports; again and again, and dully.
+"""The agent: looks at its shards, plans from its orders, performs, reports; again and again.
 
 Room: agent. One thread does all of it; another looks at the hardware, and two more talk to the control plane. Whatever happens
 to any of them, an engine does not notice.
@@ -19,13 +19,17 @@ from lib.agent.launch import Launcher
 from lib.agent.settings import AgentSettings
 from lib.agent.shards import Shard, Shards
 from lib.base.errors import LlmgwError
-from lib.base.files import write_json
+from lib.base.files import write_atomic, write_json
 from lib.base.version import VERSION
+from lib.host import notify
 from lib.host.process import boot_id
-from lib.model.fleet import Inventory
+from lib.host.renewal import PairFiles, Renewer, Terms
+from lib.model.fleet import Inventory, ShardKey
+from lib.model.rundir import shard_name
 from lib.model.wire import Hello, Orders, ShardOrder, ShardReport
 from lib.net.client import Client
 from lib.rules import node as rules
+from lib.rules import renewal
 
 log = logging.getLogger(__name__)
 
@@ -45,25 +49,32 @@ class Agent:
         self._bell = _Bell(settings.notify)
         self._orders: Orders | None = None
         self._inventory: Inventory | None = None
-        self._stopping_keys: set[rules.ShardKey] = set()
+        self._stopping_keys: set[ShardKey] = set()
         self._revoked: tuple[str, ...] | None = None
         self._ended = threading.Event()
         self._inspect_now = threading.Event()
         self._run, self._lock = new_run(), threading.Lock()
+        write_atomic(settings.run, self._run + "\n")            # so that onboarding can tell this machine from a copy of its disk
         hello = Hello(settings.node, self._journal.node_uid, boot_id(), self._run, VERSION)
         self._talk = Conversation(hello, connect, lambda: self._journal.seen, self._take)
+        self._renewer = Renewer(PairFiles(settings.certificate, settings.key), settings.node, lambda csr: _renewed(connect, csr),
+                                Terms(renewal.due_at, renewal.retry_s))
 
     def run(self) -> None:
         """Until `stop`: engines go on, whoever ends."""
         self._turn()                        # what runs here is known before the first word is said
         threading.Thread(target=self._inspect, name="inspect", daemon=True).start()
         self._talk.start()
+        threading.Thread(target=self._renewer.run, args=(self._ended, self._talk.redial), name="renew", daemon=True).start()
+        notify.ready()
         while not self._ended.is_set():
             try:
                 self._turn()
             except LlmgwError as err:       # a full disk, say: the next turn tries again from what is true then
                 log.error("%s", err)
+            notify.alive()
             self._bell.wait(TICK_S)
+        notify.stopping()
         self._talk.stop()
 
     def stop(self) -> None:
@@ -110,13 +121,13 @@ class Agent:
         port = (order.port,) if order.rank == 0 else ()
         return rules.Mine(shard.key, order.nonce, alive, order.gpus, port, stopping=shard.key in self._stopping_keys)
 
-    def _perform(self, plan: rules.Plan, have: dict[rules.ShardKey, Shard]) -> None:
+    def _perform(self, plan: rules.Plan, have: dict[ShardKey, Shard]) -> None:
         for action in plan.actions:
             match action:
                 case rules.Start(order):
                     self._start(order)
                 case rules.Stop(key, drain_s, why):
-                    log.info("stopping %s: %s", rules.name(key), why)
+                    log.info("stopping %s: %s", shard_name(*key), why)
                     self._stopping_keys.add(key)
                     self._shards.stop(have[key], drain_s)
                 case rules.Forget(key):
@@ -132,7 +143,7 @@ class Agent:
         log.info("starting %s, rank %d of %d", order.replica, order.rank, order.shard_count)
         spec = self._launcher.spec(order, inventory)
         if obstacle:
-            self._shards.fail(spec, obstacle[1], obstacle[0])
+            self._shards.fail(spec, obstacle)
         else:
             self._shards.start(spec)
 
@@ -153,6 +164,11 @@ class Agent:
             self._inspect_now.wait(INSPECT_S)
 
 
+def _renewed(connect: Callable[[], Client], csr: str) -> str:
+    with connect() as client:
+        return str(client.post("/agent/v1/renew", {"csr": csr})["certificate"])
+
+
 class _Bell:
     """A UNIX datagram socket that shims ring when they have written something, and our own threads too."""
 
@@ -164,7 +180,7 @@ class _Bell:
         try:
             self._socket.bind(self._path)
         except OSError as err:
-            raise LlmgwError(f"cannot listen on {self._path}: {err}",
+            raise LlmgwError(f"cannot listen on {self._path}: {err.strerror or err}",
                              hint="choose a shorter state_dir: the whole path may have 107 characters") from err
         self._socket.settimeout(TICK_S)
 

@@ -3,17 +3,18 @@
 Room: agent. Reading only; what the file names on this machine is judged by `inventory`.
 """
 
-import ipaddress
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from lib.base.address import address_fault
 from lib.base.config import Table, did_you_mean, read_toml
+from lib.base.names import DNS_LABEL
 from lib.engines import ENGINES
-from lib.model.fleet import NODE_ID
+from lib.model.settings import pki_files, server_url
 
-_SERVER = r"https://(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}/?"
 _PORTS = re.compile(r"(\d{1,5})-(\d{1,5})")
 
 
@@ -47,6 +48,11 @@ class AgentSettings:
         return self.state_dir / "revoked.json"
 
     @property
+    def run(self) -> Path:
+        """Where the id of this run is told: under systemd in memory, so that it is on no copy of this machine's disk."""
+        return Path(os.environ.get("RUNTIME_DIRECTORY") or self.state_dir) / "run"
+
+    @property
     def notify(self) -> Path:
         return self.state_dir / "notify"
 
@@ -54,16 +60,15 @@ class AgentSettings:
 def read_settings(path: Path) -> AgentSettings:
     """The settings in the file at `path`; ConfigError with every fault."""
     root = read_toml(path)
-    pki, hardware = root.table("pki"), root.table("hardware")
+    hardware = root.table("hardware")
     low, high = _ports(root)
+    certificate, key, ca = pki_files(root, "/etc/llmgw/pki", "node")
     settings = AgentSettings(
-        file=path, node=root.text("node", pattern=NODE_ID, expect="a node id (a lower-case DNS label)"),
-        server=root.text("server", pattern=_SERVER, expect="a URL such as https://10.0.0.140:7443"),
-        address=_address(root, "address"), fabrics=root.texts("fabrics", ()),
+        file=path, node=root.text("node", pattern=DNS_LABEL, expect="a node id (a lower-case DNS label)"),
+        server=server_url(root), address=_address(root, "address"), fabrics=root.texts("fabrics", ()),
         fabric_addresses=_addresses(root), port_low=low, port_high=high,
         state_dir=root.file_path("state_dir", "/var/lib/llmgw"),
-        certificate=pki.file_path("certificate", "/etc/llmgw/pki/node.pem"),
-        key=pki.file_path("key", "/etc/llmgw/pki/node.key"), ca=pki.file_path("ca", "/etc/llmgw/pki/ca.pem"),
+        certificate=certificate, key=key, ca=ca,
         nvidia_smi=hardware.text("nvidia_smi", "nvidia-smi"),
         ib_root=hardware.file_path("ib_root", "/sys/class/infiniband"),
         engines=_engines(root), labels=root.text_map("labels"))
@@ -85,17 +90,6 @@ def _address(root: Table, key: str) -> str:
     if text and (problem := address_fault(text)):
         root.fault(key, problem)
     return text
-
-
-def address_fault(text: str) -> str:
-    """Why other machines cannot use this address to reach the node, or an empty string."""
-    try:
-        address = ipaddress.ip_address(text)
-    except ValueError:
-        return f"{text!r} is not an IP address"
-    if address.is_unspecified or address.is_multicast or address.is_link_local:
-        return f"{text} is not an address that other nodes can reach"
-    return ""
 
 
 def _addresses(root: Table) -> dict[str, str]:

@@ -16,8 +16,10 @@ from pathlib import Path
 from lib.base.errors import ConfigError, LlmgwError, UsageError
 from lib.base.files import read_json, sync_directory, write_json
 from lib.host.process import ProcessId, is_same, kill_marked, signal_process, spawn_detached
+from lib.host.run import base_environment
+from lib.model.cause import Cause
 from lib.model.codec import decode, encode
-from lib.model.fleet import FaultClass, ShardState
+from lib.model.fleet import FaultClass, ShardKey, ShardState
 from lib.model.rundir import EXIT, SHIM, SHIM_LOG, SPEC, STATE, ExitRecord, ShardSpec, ShimRecord, StateRecord
 from lib.model.wire import ShardReport
 
@@ -28,8 +30,6 @@ FAILED_KEPT = 20                            # run directories of failed shards k
 SHIM_START_S = 15.0                         # how long a new shim may take to write shim.json
 
 CACHE_NAMES = ("HOME", "CACHE_DIRECTORY", "XDG_CACHE_HOME")    # where a .pyz may unpack itself (docs/build.md)
-
-Key = tuple[str, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Shard:
     young: bool                             # its shim may still be on its way up
 
     @property
-    def key(self) -> Key:
+    def key(self) -> ShardKey:
         return self.spec.order.key
 
     @property
@@ -99,15 +99,14 @@ class Shards:
         directory.mkdir(mode=0o700)
         write_json(directory / SPEC, encode(spec))
         sync_directory(self._directory)
-        environment = {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"}
-        environment |= {name: os.environ[name] for name in CACHE_NAMES if name in os.environ}
+        environment = base_environment() | {name: os.environ[name] for name in CACHE_NAMES if name in os.environ}
         spawn_detached([*self._shim, str(directory)], env=environment, log=directory / SHIM_LOG, cwd=directory)
 
-    def fail(self, spec: ShardSpec, detail: str, fault: FaultClass) -> None:
+    def fail(self, spec: ShardSpec, cause: Cause) -> None:
         """Leave a run directory that tells why the shard could not be started at all."""
         directory = self._directory / spec.name
         directory.mkdir(mode=0o700, exist_ok=True)
-        write_json(directory / EXIT, encode(ExitRecord(False, detail, fault=fault, ended_wall=time.time())))
+        write_json(directory / EXIT, encode(ExitRecord(False, cause.sentence, fault=cause.fault, ended_wall=time.time())))
         write_json(directory / SPEC, encode(spec))
 
     def stop(self, shard: Shard, drain_s: float) -> None:
@@ -116,12 +115,15 @@ class Shards:
             signal_process(shard.shim, signal.SIGTERM if drain_s > 0 else signal.SIGINT)
 
     def clear(self, shard: Shard) -> None:
-        """Kill what a dead shim left behind, and write down that it is over."""
+        """Kill what a dead shim left behind, and write down that it is over, if the disk lets us: it is reported either way."""
         if survivors := kill_marked(shard.spec.marker):
             log.error("%s: pids %s survive SIGKILL: its GPUs are not free", shard.spec.name, survivors)
             return
         record = ExitRecord(False, ORPHANED, fault=FaultClass.TRANSIENT, ended_wall=time.time())
-        write_json(shard.directory / EXIT, encode(record))
+        try:
+            write_json(shard.directory / EXIT, encode(record))
+        except LlmgwError as err:           # looked at again in the next turn
+            log.error("%s", err)
 
     def forget(self, shard: Shard) -> None:
         """Remove the run directory of a shard that has ended; one that failed is kept among the last few, for its log."""

@@ -6,23 +6,27 @@ Room: control. Pure: from a view to plain values. `ctl` prints them and adds not
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from lib.base.names import natural
+from lib.model.certificate import Certificate, render_time
 from lib.model.codec import encode
 from lib.model.fleet import Inventory, Replica, ReplicaState
-from lib.rules import explain, facts, leases, routing
+from lib.model.identity import Role
+from lib.rules import explain, facts, leases, renewal, routing
 from lib.rules.view import View
 
 Json = dict[str, Any]
+Presented = Mapping[renewal.Holder, Certificate]
 OVER = (ReplicaState.STOPPED,)
 
 
-def status(view: View, catalog_fault: str, store_fault: str) -> Json:
-    """`ctl status`: one object; `alarms` is what somebody should do something about."""
+def status(view: View, catalog_fault: str, store_fault: str, presented: Presented, wall: float) -> Json:
+    """`llmgw-ctl status`: one object; `alarms` is what somebody should do something about."""
     rows = [facts.public_state(view, row)[0].value for row in live(view)]
     states = {state: rows.count(state) for state in dict.fromkeys(rows)}
     nodes = [leases.state(view.observed, node).value for node in view.committed.nodes]
     alarms = [("catalog refused, the last good one stands: " + catalog_fault) if catalog_fault else "",
               ("state file cannot be written, nothing can be changed: " + store_fault) if store_fault else "",
-              *explain.alarms(view)]
+              *explain.alarms(view), *renewal.overdue(view.committed, presented, wall)]
     return {"cluster": view.committed.cluster, "cp_epoch": view.committed.cp_epoch, "rev": view.committed.rev,
             "lineage": view.committed.lineage, "adopting": not view.observed.adopted,
             "nodes": {state: nodes.count(state) for state in dict.fromkeys(nodes)}, "replicas": states,
@@ -31,29 +35,32 @@ def status(view: View, catalog_fault: str, store_fault: str) -> Json:
             "alarms": [alarm for alarm in alarms if alarm]}
 
 
-def nodes(view: View, expires: Mapping[str, str]) -> list[Json]:
-    """`ctl nodes`."""
-    return [_node(view, id, expires.get(id, "")) for id in sorted(view.committed.nodes)]
+def nodes(view: View, presented: Presented, wall: float) -> list[Json]:
+    """`llmgw-ctl nodes`."""
+    return [_node(view, id, presented, wall) for id in sorted(view.committed.nodes)]
 
 
-def node(view: View, id: str, expires: Mapping[str, str]) -> Json | None:
-    """`ctl node NAME`: the same and all its hardware; None where there is no such node."""
+def node(view: View, id: str, presented: Presented, wall: float) -> Json | None:
+    """`llmgw-ctl node NAME`: the same and all its hardware; None where there is no such node."""
     if id not in view.committed.nodes:
         return None
     inventory, seen = _inventory(view, id), view.observed.nodes.get(id)
     more = encode(inventory) if inventory else {}
-    return {**_node(view, id, expires.get(id, "")), **{key: more.get(key) for key in
+    return {**_node(view, id, presented, wall), **{key: more.get(key) for key in
             ("hostname", "address", "adapters", "sources", "labels", "port_low", "port_high")},
             "fabric_adapters": {fabric.name: list(fabric.adapters) for fabric in inventory.fabrics} if inventory else {},
             "engine_faults": {name: found.fault for name, found in inventory.engines.items() if found.fault} if inventory else {},
             "version": seen.version if seen else "", "node_uid": seen.node_uid if seen else "",
+            "agent_run": seen.agent_run if seen else "",
             "heard_s": round(leases.silent_for(view.observed, id), 1) if seen and seen.heard is not None else None,
             "shards": [{"replica": row.id, **encode(line)} for row in live(view) for line in explain.shard_lines(view, row)
                        if line.node == id]}
 
 
-def _node(view: View, id: str, expires: str) -> Json:
+def _node(view: View, id: str, presented: Presented, wall: float) -> Json:
     inventory, known = _inventory(view, id), view.committed.nodes[id]
+    certificate = renewal.present(view.committed, presented, (Role.NODE, id))
+    conditions = ("cordoned" if known.cordoned else "", renewal.warning(certificate, wall))
     booked = {gpu: row.id for row in live(view) for shard in row.shards if shard.node == id for gpu in shard.gpus}
     return {"id": id, "state": leases.state(view.observed, id).value,
             "fabrics": [fabric.name for fabric in inventory.fabrics] if inventory else [],
@@ -61,8 +68,8 @@ def _node(view: View, id: str, expires: str) -> Json:
                       "replica": booked.get(gpu.uuid, "")} for gpu in inventory.gpus] if inventory else [],
             "replicas": sorted({row.id for row in live(view) if id in row.nodes}),
             "engines": {name: found.version for name, found in inventory.engines.items() if not found.fault} if inventory else {},
-            "conditions": [*(["cordoned"] if known.cordoned else []), *(inventory.conditions if inventory else [])],
-            "certificate_expires": expires}
+            "conditions": [*filter(None, conditions), *(inventory.conditions if inventory else [])],
+            "certificate_expires": render_time(certificate.not_after if certificate else None)}
 
 
 def _inventory(view: View, id: str) -> Inventory | None:
@@ -76,23 +83,18 @@ def live(view: View) -> list[Replica]:
 
 
 def replicas(view: View, wall: float, *, everything: bool = False) -> list[Json]:
-    """`ctl replicas`; `everything` adds the stopped ones. `wall`: Unix time."""
+    """`llmgw-ctl replicas`; `everything` adds the stopped ones. `wall`: Unix time."""
     rows = view.committed.replicas.values() if everything else live(view)
-    return [_replica(view, row, wall) for row in sorted(rows, key=lambda row: _natural(row.id))]
+    return [_replica(view, row, wall) for row in sorted(rows, key=lambda row: natural(row.id))]
 
 
 def replica(view: View, id: str, wall: float) -> Json | None:
-    """`ctl replica ID`: the same and its past; None where there is no such replica."""
+    """`llmgw-ctl replica ID`: the same and its past; None where there is no such replica."""
     row = view.committed.replicas.get(id)
     if row is None:
         return None
     return {**_replica(view, row, wall), "nonce": row.epoch.nonce if row.epoch else "", "failures": len(row.attempts),
             "retry_at": row.retry_at or None, "blamed": sorted(row.blamed)}
-
-
-def _natural(id: str) -> tuple[str, int]:
-    profile, _, number = id.rpartition("-")
-    return (profile, int(number)) if number.isdigit() else (id, 0)
 
 
 def _replica(view: View, row: Replica, wall: float) -> Json:
@@ -103,7 +105,7 @@ def _replica(view: View, row: Replica, wall: float) -> Json:
 
 
 def models(view: View) -> list[Json]:
-    """`ctl models`."""
+    """`llmgw-ctl models`."""
     return [_model(view, name, [profile.name for profile in view.catalog.profiles.values() if profile.model == name])
             for name in sorted(view.catalog.models)]
 
@@ -125,17 +127,18 @@ def catalog_diff(before: View, after: View) -> list[Json]:
 def _profile_diff(before: View, after: View, name: str) -> Json | None:
     old, new = before.catalog.profiles.get(name), after.catalog.profiles.get(name)
     running = [row.id for row in live(before) if row.profile == name]
+    stops = max(0, len(running) - (new.replicas if new else 0))
+    change = {"profile": name, "change": "changed", "replicas": running, "restarts": False, "stops": stops}
     if new is None:
-        return {"profile": name, "change": "removed", "replicas": running, "restarts": False,
-                "detail": "its replicas are drained and stopped"}
+        return {**change, "change": "removed", "detail": "its replicas are drained and stopped"}
     if old is None:
-        return {"profile": name, "change": "added", "replicas": [], "restarts": False,
+        return {**change, "change": "added",
                 "detail": f"{new.replicas} replicas of {new.shards} shards with {new.gpus} GPUs each"}
-    changed = [key for key, value in encode(new).items() if encode(old)[key] != value]
+    changed = ", ".join(key for key, value in encode(new).items() if encode(old)[key] != value)
+    fewer = f", and {stops} of {len(running)} stopped" if stops else ""
     if before.catalog.generation(name) != after.catalog.generation(name):
-        return {"profile": name, "change": "changed", "replicas": running, "restarts": True,
-                "detail": f"{', '.join(changed) or 'source'} changed: each replica is replaced"}
+        return {**change, "restarts": True, "detail": f"{changed or 'source'} changed: each replica is replaced{fewer}"}
     if changed:
-        return {"profile": name, "change": "changed", "replicas": running, "restarts": False,
-                "detail": f"{', '.join(changed)} changed: running replicas stay"}
+        what = f"{stops} of {len(running)} replicas are drained and stopped" if stops else "running replicas stay"
+        return {**change, "detail": f"{changed} changed: {what}"}
     return None

@@ -13,39 +13,42 @@ from typing import Any
 
 from lib.base.errors import LlmgwError, NotFound, UsageError
 from lib.base.version import VERSION
-from lib.control import listing
-from lib.control.api import Handler, Route
+from lib.control import identities, listing
+from lib.control.api import Handler, Route, whole_number
 from lib.control.plane import Plane
+from lib.control.register import Register
 from lib.model.codec import decode, encode
 from lib.model.committed import ApiKey
 from lib.model.identity import Identity, Role
-from lib.model.wire import KeyLimits
+from lib.model.wire import EVENTS_AT_ONCE, KeyLimits
 from lib.net.server import Request
 from lib.store.db import Transaction
 
 Json = dict[str, Any]
-MOST_EVENTS = 10_000
 
 
 def routes(plane: Plane) -> Sequence[Route]:
     """Everything under /ctl/v1/."""
-    desk = Desk(plane)
+    handlers = Handlers(plane)
+    register = Register(plane)
     reads: dict[str, Handler] = {
-        "version": lambda *_: {"version": VERSION}, "status": desk.status, "nodes": desk.nodes, "nodes/*": desk.node,
-        "replicas": desk.replicas, "replicas/*": desk.replica, "models": lambda *_: listing.models(plane.view()),
-        "events": desk.events, "keys": desk.keys,
+        "version": lambda *_: {"version": VERSION}, "status": handlers.status, "nodes": handlers.nodes, "nodes/*": handlers.node,
+        "replicas": handlers.replicas, "replicas/*": handlers.replica, "models": lambda *_: listing.models(plane.view()),
+        "events": handlers.events, "keys": handlers.keys,
+        "certificates": lambda _caller, request, _rest: register.listing(request.query.get("id", "")),
         "catalog": lambda *_: {"text": plane.catalog.text, "fault": plane.catalog.fault}}
     changes: dict[tuple[str, str], Handler] = {
-        ("POST", "catalog/apply"): desk.once(desk.apply_catalog), ("POST", "keys"): desk.once(desk.create_key),
-        ("DELETE", "keys/*"): desk.once(desk.revoke_key)}
+        ("POST", "catalog/apply"): handlers.once(handlers.apply_catalog), ("POST", "keys"): handlers.once(handlers.create_key),
+        ("DELETE", "keys/*"): handlers.once(handlers.revoke_key), **{
+            ("POST", path): handlers.once(handle) for path, handle in identities.changes(register, handlers.commit).items()}}
     return [*(Route("GET", f"/ctl/v1/{path}", Role.OPERATOR, handle) for path, handle in reads.items()),
             *(Route("POST", f"/ctl/v1/catalog/{word}", Role.OPERATOR, handle)
-              for word, handle in (("check", desk.check_catalog), ("diff", desk.diff_catalog))),
+              for word, handle in (("check", handlers.check_catalog), ("diff", handlers.diff_catalog))),
             *(Route(method, f"/ctl/v1/{path}", Role.OPERATOR, handle) for (method, path), handle in changes.items())]
 
 
-class Desk:
-    """The handlers, one method a route; each takes (caller, request, what stands behind the path)."""
+class Handlers:
+    """One method a route; each takes (caller, request, what stands behind the path)."""
 
     def __init__(self, plane: Plane) -> None:
         self._plane = plane
@@ -62,7 +65,7 @@ class Desk:
                 raise
         return wrapped
 
-    def _commit(self, caller: Identity, request: Request, action: str, target: str, work: Callable[[Transaction], None],
+    def commit(self, caller: Identity, request: Request, action: str, target: str, work: Callable[[Transaction], None],
                 answer: object) -> None:
         """Do `work`, keep `answer` for whoever asks again, and write the audit line: all in one transaction."""
         with self._plane.store.change(caller.id, action, target) as step:
@@ -72,13 +75,15 @@ class Desk:
         self._plane.poke()
 
     def status(self, _caller: Identity, _request: Request, _rest: str) -> Json:
-        return listing.status(self._plane.view(), self._plane.catalog.fault, self._plane.store.fault)
+        plane = self._plane
+        return listing.status(plane.view(), plane.catalog.fault, plane.store.fault, plane.presented, plane.now().wall)
 
     def nodes(self, _caller: Identity, _request: Request, _rest: str) -> list[Json]:
-        return listing.nodes(self._plane.view(), self._plane.expires)
+        return listing.nodes(self._plane.view(), self._plane.presented, self._plane.now().wall)
 
     def node(self, _caller: Identity, _request: Request, rest: str) -> Json:
-        return _found(listing.node(self._plane.view(), rest, self._plane.expires), "node", rest, "nodes")
+        found = listing.node(self._plane.view(), rest, self._plane.presented, self._plane.now().wall)
+        return _found(found, "node", rest, "nodes")
 
     def replicas(self, _caller: Identity, request: Request, _rest: str) -> list[Json]:
         everything = request.query.get("all", "") not in ("", "0")
@@ -88,7 +93,7 @@ class Desk:
         return _found(listing.replica(self._plane.view(), rest, self._plane.now().wall), "replica", rest, "replicas --all")
 
     def events(self, _caller: Identity, request: Request, _rest: str) -> list[Json]:
-        after, limit = number(request, "after", 0), min(number(request, "limit", 200), MOST_EVENTS)
+        after, limit = whole_number(request, "after", 0), min(whole_number(request, "limit", 200), EVENTS_AT_ONCE)
         return [encode(event) for event in self._plane.store.events(after, limit)]
 
     def check_catalog(self, _caller: Identity, request: Request, _rest: str) -> Json:
@@ -103,7 +108,8 @@ class Desk:
         text, file = _catalog_text(request)
         view, catalog = self._plane.view(), self._plane.catalog.check(text, file)
         changes = listing.catalog_diff(view, replace(view, catalog=catalog))
-        self._commit(caller, request, "catalog apply", file, lambda step: step.set_catalog(text), changes)
+        digest = self._plane.catalog.digest()
+        self.commit(caller, request, "catalog apply", file, lambda step: step.set_catalog(text, digest), changes)
         self._plane.catalog.take(catalog, text)
         self._plane.poke()
         return changes
@@ -121,11 +127,11 @@ class Desk:
         key = f"llmgw_{id}_{secrets.token_urlsafe(32)}"
         entry = ApiKey(id, name, hashlib.sha256(key.encode()).hexdigest(), limits)
         shown = {"id": id, "name": name, "key": ""}         # asked again, it cannot be shown again: it is stored nowhere
-        self._commit(caller, request, "create key", id, lambda step: step.save_key(entry), shown)
+        self.commit(caller, request, "create key", id, lambda step: step.save_key(entry), shown)
         return {**shown, "key": key}
 
     def revoke_key(self, caller: Identity, request: Request, rest: str) -> Json:
-        self._commit(caller, request, "revoke key", rest, lambda step: step.delete_key(rest), {"id": rest})
+        self.commit(caller, request, "revoke key", rest, lambda step: step.delete_key(rest), {"id": rest})
         return {"id": rest}
 
 
@@ -141,14 +147,6 @@ def _idempotency_key(request: Request) -> str:
 
 def _digest(request: Request) -> str:
     return hashlib.sha256(f"{request.method} {request.path}\n".encode() + request.body).hexdigest()
-
-
-def number(request: Request, name: str, default: int) -> int:
-    """A whole number from the query; UsageError where it is none."""
-    text = request.query.get(name, str(default))
-    if not text.isascii() or not text.isdigit() or len(text) > 18:
-        raise UsageError(f"{name}={text!r} is not a whole number")
-    return int(text)
 
 
 def _catalog_text(request: Request) -> tuple[str, str]:

@@ -15,18 +15,21 @@ from dataclasses import dataclass
 
 from lib.base.errors import Blocked, Unavailable
 from lib.control.catalogs import CatalogFile
+from lib.model.certificate import Certificate
 from lib.model.committed import Change
 from lib.model.fleet import Epoch, NodeState
 from lib.model.wire import PROTOCOL, Hello, Orders, RouterReport, RouterTable, Sync, Welcome
+from lib.net.tls import PeerCert
 from lib.rules import leases, observe, orders, reconcile, routing
+from lib.rules.renewal import Holder
 from lib.rules.view import Now, View
 from lib.store.db import Store
 
 log = logging.getLogger(__name__)
 
 TICK_S = 1.0
-NODE_WORDS = {NodeState.SUSPECT: "suspect: not heard from for 15 s, nothing new goes there",
-              NodeState.LOST: "lost: not heard from for 45 s", NodeState.READY: "is back"}
+NODE_WORDS = {NodeState.SUSPECT: f"suspect: not heard from for {leases.SUSPECT_S:g} s, nothing new goes there",
+              NodeState.LOST: f"lost: not heard from for {leases.LOST_S:g} s", NodeState.READY: "is back"}
 LONGEST_HOLD_S = 30.0
 
 
@@ -52,7 +55,8 @@ class Plane:
         self._node_states: dict[str, NodeState] = {}
         self._wake = threading.Event()
         self._stopping = False
-        self.expires: dict[str, str] = {}   # node or router id -> notAfter of the certificate it last came with
+        self.presented: dict[Holder, Certificate] = {}      # the certificate that somebody last came with
+        self.cut: Callable[[Callable[[PeerCert], bool]], int] = lambda _: 0     # ends open connections; set by who listens
 
     def now(self) -> Now:
         """This moment, with fresh dice."""
@@ -61,7 +65,7 @@ class Plane:
     def view(self) -> View:
         """Everything, as of now."""
         with self._lock:
-            return View(self.store.state(), self.catalog.current, self._observed)
+            return self._view_locked()
 
     # -- what agents and routers say ---------------------------------------------------------------------------------
 
@@ -155,7 +159,7 @@ class Plane:
         self._commit(changes, news)
 
     def _node_news(self) -> list[tuple[str, str]]:
-        """(node, what became of it) since the last look, for `ctl events`."""
+        """(node, what became of it) since the last look, for `llmgw-ctl events`."""
         states = {node: leases.state(self._observed, node) for node in self.store.state().nodes}
         before, self._node_states = self._node_states, states
         moves = [(node, before.get(node, state), state) for node, state in states.items()]

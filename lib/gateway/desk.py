@@ -31,7 +31,8 @@ class Desk:
         self.routes = Routes()
         self.heads = RequestHeads(None)
         self.pending: set[Upstream] = set()
-        self.dialling = Dialling(loop, context, self._distrust, ReplyHeads(), self.pending)
+        self.live: dict[Upstream, str] = {}
+        self.dialling = Dialling(loop, context, self._distrust, ReplyHeads(), self.pending, self.live)
         self.clients: set[Watched] = set()
         self.active = 0                    # requests that were given to a replica and are not over
         self.retrying = 0                  # those of them in a second attempt or later
@@ -49,6 +50,9 @@ class Desk:
         for replica in old.replicas.values():
             if replica.gone:
                 replica.drop_idle(float("inf"))
+        if self.routes.revoked != old.revoked:
+            for upstream in [each for each, serial in self.live.items() if serial in self.routes.revoked]:
+                upstream.revoke()
 
     def _distrust(self, who: Identity, node: str) -> str:
         if who.role is not Role.NODE or who.id != node or who.cluster != self.routes.cluster:

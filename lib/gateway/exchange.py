@@ -159,8 +159,7 @@ class Exchange:
         """The attempt ended without a whole answer: again, an error, or a broken stream."""
         desk, replica = self._desk, self._replica
         now = desk.loop.now
-        kind = "before_response" if failure is Failure.STALE else failure.value
-        desk.cells.mine[FAILURE + FAILURES.index(kind)] += 1
+        desk.cells.mine[FAILURE + FAILURES.index(_kind(failure))] += 1
         if failure is not Failure.STALE and replica.failed(now):
             desk.cells.mine[EJECTIONS] += 1
         if failure.retry and not self._begun and self._attempts < ATTEMPT_LIMIT and desk.may_retry():
@@ -233,7 +232,7 @@ class Exchange:
         status = _STATUS.get(failure, 502)
         self._over(status, answered=False)
         message = f"The model {self._model.name!r} could not answer: {detail}."
-        self._client.refuse(Refusal(status, message, code=f"upstream_{failure.value}", retry_after_s=5 if status == 503 else 0),
+        self._client.refuse(Refusal(status, message, code=f"upstream_{_kind(failure)}", retry_after_s=5 if status == 503 else 0),
                             self._attempts)
 
     def _last_words(self) -> bytes:
@@ -257,3 +256,8 @@ class Exchange:
         if answered:                       # a refusal is counted where it is sent
             cells.mine[request_cell(known.route.index, status)] += 1
         cells.observe(DURATION, desk.loop.now - self._began)
+
+
+def _kind(failure: Failure) -> str:
+    """The word for metrics and clients, to whom a dead connection that had been kept is one that broke before it answered."""
+    return Failure.BEFORE_RESPONSE.value if failure is Failure.STALE else failure.value

@@ -18,11 +18,13 @@ from lib.base.errors import LlmgwError, UsageError
 from lib.base.files import read_json, write_json
 from lib.gateway.settings import RouterSettings
 from lib.gateway.table import check_table, is_older
+from lib.host.renewal import PairFiles, Renewer, Terms
 from lib.model.codec import decode, encode
 from lib.model.identity import Role, expect
 from lib.model.wire import RouterTable
-from lib.net.client import Client
+from lib.net.client import Client, Line
 from lib.net.tls import client_context
+from lib.rules import renewal
 
 HOLD_S = 20.0
 BACKOFF_LIMIT_S = 30.0
@@ -50,21 +52,26 @@ class Follower:
     def __init__(self, settings: RouterSettings, cluster: str, table: RouterTable | None, parent: socket.socket) -> None:
         self._settings, self._cluster, self._table, self._parent = settings, cluster, table, parent
         self._trouble = ""
+        self._polling, self._posting = Line(self._client), Line(self._client)
+        self._saying = threading.Lock()    # two threads tell the parent something
+        self._renewer = Renewer(PairFiles(settings.certificate, settings.key), settings.name, self._ask_renewal,
+                                Terms(renewal.due_at, renewal.retry_s))
 
     def run(self) -> int:
         """Until the parent is gone."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         threading.Thread(target=self._post_reports, name="reports", daemon=True).start()
-        client, failures = self._client(), 0
+        threading.Thread(target=self._renewer.run, args=(threading.Event(), self._renewed), name="renew", daemon=True).start()
+        failures = 0
         while True:
             began = time.monotonic()
             try:
-                news = self._ask(client)
+                news = self._ask(self._polling.client())
                 self._say("")
                 failures = 0
             except LlmgwError as err:
-                self._say(str(err))
+                self._say(f"{err} ({err.hint})" if err.hint else str(err))
                 failures += 1
                 time.sleep(random.uniform(0, min(BACKOFF_LIMIT_S, 0.5 * 2 ** min(failures, 8))))
                 continue
@@ -92,8 +99,22 @@ class Follower:
             return False
         self._table = table
         self._keep(table)
-        self._parent.sendall(json.dumps({"table": encode(table)}).encode() + b"\n")
+        self._tell({"table": encode(table)})
         return True
+
+    def _ask_renewal(self, csr: str) -> str:
+        with self._client() as client:
+            return str(client.post("/router/v1/renew", {"csr": csr})["certificate"])
+
+    def _renewed(self) -> None:
+        """Another certificate is in place: new connections use it, ours and those of the workers."""
+        self._polling.redial()
+        self._posting.redial()
+        self._tell({"renewed": True})
+
+    def _tell(self, message: dict[str, Any]) -> None:
+        with self._saying:
+            self._parent.sendall(json.dumps(message).encode() + b"\n")
 
     def _keep(self, table: RouterTable) -> None:
         try:
@@ -111,18 +132,18 @@ class Follower:
 
     def _post_reports(self) -> None:
         """Post what the parent hands over, the newest only; end the process when the parent has gone."""
-        client, lines = self._client(), b""
+        lines = b""
         while True:
             data = self._parent.recv(1 << 20)
             if not data:
                 os._exit(0)
             *whole, lines = (lines + data).split(b"\n")
             if whole:
-                self._post(client, json.loads(whole[-1]))
+                self._post(json.loads(whole[-1]))
 
-    def _post(self, client: Client, report: dict[str, Any]) -> None:
+    def _post(self, report: dict[str, Any]) -> None:
         try:
-            client.post("/router/v1/report", report, timeout_s=10, idempotent=True)
+            self._posting.client().post("/router/v1/report", report, timeout_s=10, idempotent=True)
         except LlmgwError as err:
             log.debug("report: %s", err)   # the table poll tells of the same trouble, once
 

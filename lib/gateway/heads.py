@@ -14,7 +14,7 @@ from typing import TypeVar
 from lib.gateway.answers import CORS, REASONS, Refusal, no_key, no_table
 from lib.gateway.limits import Key
 from lib.gateway.routes import Route, check_method, find_route
-from lib.net.http1 import BadMessage, Fields, ResponseHead, parse_request, parse_response
+from lib.net.http1 import BadMessage, Fields, ResponseHead, field_tokens, parse_request, parse_response
 
 T = TypeVar("T")
 MEMORY = 4096                              # heads remembered
@@ -100,7 +100,7 @@ def _remember(memory: dict[bytes, T], head: bytes, meaning: T) -> None:
 
 
 def _upstream_head(target: bytes, fields: Fields) -> bytes:
-    dropped = {token.strip(b" \t").lower() for name, value in fields if name == b"connection" for token in value.split(b",")}
+    dropped = field_tokens(fields, b"connection")
     lines = [b"POST %s HTTP/1.1\r\nhost: llmgw\r\n" % target]
     lines += [b"%s: %s\r\n" % field for field in fields
               if (field[0] in _UP or field[0].startswith(_UP_PREFIXES)) and field[0] not in dropped]
@@ -152,10 +152,9 @@ class ReplyHeads:
 
 
 def _client_head(response: ResponseHead) -> bytes:
-    nominated = {token.strip(b" \t").lower() for name, value in response.fields if name == b"connection"
-                 for token in value.split(b",")}
+    dropped = field_tokens(response.fields, b"connection")
     lines = [b"HTTP/1.1 %d %s\r\n" % (response.status, REASONS.get(response.status, b"Status"))]
     lines += [b"%s: %s\r\n" % field for field in response.fields
-              if (field[0] in _DOWN or field[0].startswith(_DOWN_PREFIXES)) and field[0] not in nominated]
+              if (field[0] in _DOWN or field[0].startswith(_DOWN_PREFIXES)) and field[0] not in dropped]
     return b"".join(lines) + CORS
 

@@ -57,9 +57,7 @@ class Replica:
 
     def succeeded(self, now: float) -> None:
         """It answered, with anything but a server error."""
-        self._broken = self._errors = 0
-        if self._ejections:
-            self._ejections = 0
+        self._broken = self._errors = self._ejections = 0
         self._cells.mine[self._cell + REPLICA_OK_MS] = int(now * 1000)
 
     def errored(self, now: float) -> bool:

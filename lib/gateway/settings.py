@@ -3,15 +3,15 @@
 Room: gateway. Reading only.
 """
 
-import ipaddress
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from lib.base.address import host_port
 from lib.base.config import Table, read_toml
-from lib.model.fleet import NODE_ID
+from lib.base.names import DNS_LABEL
+from lib.model.settings import listen_address, pki_files, server_url
 
-_SERVER = r"https://(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}/?"
 MIB = 1024 * 1024
 
 
@@ -56,39 +56,21 @@ class RouterSettings:
 
     @property
     def listen(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return host_port(self.host, self.port)
 
 
 def read_settings(path: Path) -> RouterSettings:
     """The settings in the file at `path`; ConfigError with every fault."""
     root = read_toml(path)
-    pki = root.table("pki")
-    host, port = _listen(root)
+    host, port = listen_address(root, "0.0.0.0:8080")
+    certificate, key, ca = pki_files(root, "/etc/llmgw/pki", "router")
     settings = RouterSettings(
-        file=path, name=root.text("name", pattern=NODE_ID, expect="a router's id (a lower-case DNS label)"),
-        server=root.text("server", pattern=_SERVER, expect="a URL such as https://10.0.0.140:7443"),
-        host=host, port=port, state_dir=root.file_path("state_dir", "/var/lib/llmgw-router"),
+        file=path, name=root.text("name", pattern=DNS_LABEL, expect="a router's id (a lower-case DNS label)"),
+        server=server_url(root), host=host, port=port, state_dir=root.file_path("state_dir", "/var/lib/llmgw-router"),
         workers=root.integer("workers", os.cpu_count() or 1, low=1, high=256),
-        certificate=pki.file_path("certificate", "/etc/llmgw/pki/router.pem"),
-        key=pki.file_path("key", "/etc/llmgw/pki/router.key"), ca=pki.file_path("ca", "/etc/llmgw/pki/ca.pem"),
-        limits=_limits(root))
+        certificate=certificate, key=key, ca=ca, limits=_limits(root))
     root.settle()
     return settings
-
-
-def _listen(root: Table) -> tuple[str, int]:
-    text = root.text("listen", "0.0.0.0:8080")
-    host, _, port = text.rpartition(":")
-    host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    try:
-        ipaddress.ip_address(host)
-        fits = port.isascii() and port.isdigit() and int(port) <= 65535
-    except ValueError:
-        fits = False
-    if not fits:
-        root.fault("listen", f"{text!r} is not an address and port", 'such as "0.0.0.0:8080" or "[::]:8080"')
-        return "127.0.0.1", 0
-    return host, int(port)
 
 
 def _limits(root: Table) -> Limits:

@@ -15,7 +15,6 @@ from collections.abc import Callable
 from typing import Any
 
 from lib.base.errors import LlmgwError, bad_config
-from lib.base.files import read_text
 from lib.gateway.cells import CP_EPOCH, KEY, KEY_CELLS, KEYS, REPLICA, REPLICA_CELLS, REPLICA_OK_MS, REPLICAS, REV, Cells, Numbers
 from lib.gateway.channel import Channel
 from lib.gateway.follow import Follower, read_cached
@@ -23,11 +22,13 @@ from lib.gateway.settings import RouterSettings
 from lib.gateway.table import Numbered, endpoints, epoch_name
 from lib.gateway.worker import Worker
 from lib.model.codec import decode, encode
-from lib.model.identity import Role, own_identity
+from lib.model.identity import Role, read_identity
 from lib.model.wire import RouterReport, RouterTable, SeenGood
 from lib.net.epoll import IN, Loop
+from lib.net.listen import listen
 from lib.net.tls import client_context
 
+BACKLOG = 4096                             # connections that wait for a worker
 REPORT_S = 3.0
 RESPAWN_S = 1.0                            # for a child that died young; others are replaced at once
 FOLLOWER = -1
@@ -47,7 +48,9 @@ class Supervisor:
 
     def __init__(self, settings: RouterSettings, cluster: str) -> None:
         self._settings, self._cluster = settings, cluster
-        self._listener = open_listener(settings)
+        self._listener = listen((settings.host, settings.port), BACKLOG)
+        self._listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)      # accepted sockets inherit it
+        self._listener.setblocking(False)
         self._cells = Cells(settings.workers)
         self._replicas = Numbers(self._cells, REPLICA, REPLICA_CELLS, REPLICAS)
         self._keys = Numbers(self._cells, KEY, KEY_CELLS, KEYS)
@@ -132,6 +135,10 @@ class Supervisor:
             for other, child in self._children.items():
                 if other != FOLLOWER:
                     child.channel.send(told)
+        elif number == FOLLOWER and "renewed" in message:
+            for other, child in self._children.items():
+                if other != FOLLOWER:
+                    child.channel.send({"renewed": True})
         elif "applied" in message and self._applied():
             self._report()
 
@@ -207,31 +214,12 @@ def _name(number: int) -> str:
     return "the follower of the control plane" if number == FOLLOWER else f"worker {number}"
 
 
-def open_listener(settings: RouterSettings) -> socket.socket:
-    """The listening socket; one clear line where the address cannot be had."""
-    sock = socket.socket(socket.AF_INET6 if ":" in settings.host else socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)     # accepted sockets inherit it
-    try:
-        sock.bind((settings.host, settings.port))
-        sock.listen(4096)
-    except OSError as err:
-        sock.close()
-        raise LlmgwError(f"cannot listen on {settings.listen}: {err.strerror}",
-                         hint=f"see who holds it with ss -ltnp, or change listen in {settings.file}") from None
-    sock.setblocking(False)
-    return sock
-
-
 def check(settings: RouterSettings) -> str:
     """Check what can be before anything starts: certificates, whose they are, the state directory. Returns the cluster."""
     client_context(settings.certificate, settings.key, settings.ca)
-    certificate = str(settings.certificate)
-    me = own_identity(read_text(settings.certificate), certificate)
-    if me.role is not Role.ROUTER:
-        raise bad_config(certificate, f"is a certificate of role {me.role}, a router's is wanted")
+    me = read_identity(settings.certificate, Role.ROUTER)
     if me.id != settings.name:
-        raise bad_config(str(settings.file), f"{settings.name!r} is not the id in {certificate}: {me.id!r}", key="name")
+        raise bad_config(str(settings.file), f"{settings.name!r} is not the id in {settings.certificate}: {me.id!r}", key="name")
     try:
         settings.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as err:

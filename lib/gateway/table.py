@@ -10,16 +10,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from lib.base.errors import UsageError
+from lib.base.names import DNS_LABEL
 from lib.gateway.cells import Cells
 from lib.gateway.limits import Key
 from lib.gateway.replica import Model, Replica
-from lib.model.fleet import NODE_ID
 from lib.model.wire import Endpoint, RouterTable
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _NONCE = re.compile(r"[0-9a-f]{1,64}")
 _SECRET = re.compile(r"[!-~]{1,512}")      # goes into a header field: nothing that could end one
-_NODE = re.compile(NODE_ID)
+_NODE = re.compile(DNS_LABEL)
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,6 +67,7 @@ class Dialling:
     distrust: Callable[[Identity, str], str]       # who answered, the node we dialled -> what is wrong, or ""
     replies: ReplyHeads
     pending: "set[Upstream]"               # connecting or shaking hands
+    live: "dict[Upstream, str]"            # past that: the serial of the certificate that was shown
 
 
 class Upstream:
@@ -140,9 +141,10 @@ class Upstream:
             self._shaken(sock)
 
     def _check_peer(self, sock: ssl.SSLSocket) -> None:
-        fault = self._dial.distrust(identity_of(sock.getpeercert()), self._replica.endpoint.node)
-        if fault:
+        shown = identity_of(sock.getpeercert())
+        if fault := self._dial.distrust(shown, self._replica.endpoint.node):
             raise Refused(fault)
+        self._dial.live[self] = shown.serial
 
     def _shaken(self, sock: ssl.SSLSocket) -> None:
         self._dial.pending.discard(self)
@@ -318,6 +320,11 @@ class Upstream:
         if asker is not None:
             asker.failed(failure, detail)
 
+    def revoke(self) -> None:
+        """The certificate that was shown is worthless by now."""
+        failure = Failure.BEFORE_RESPONSE if self._left is None else Failure.MID_STREAM
+        self._fail(failure, "the certificate of its node is revoked")
+
     def crash(self) -> None:
         """A bug of ours came up here: this attempt ends, the others go on."""
         self._fail(Failure.PROTOCOL, "internal error")
@@ -325,6 +332,7 @@ class Upstream:
     def close(self) -> None:
         """Close, whatever is under way."""
         self._dial.pending.discard(self)
+        self._dial.live.pop(self, None)
         if self._sock is not None:
             self._dial.loop.unregister(self._fd)
             self._sock.close()

@@ -7,9 +7,12 @@ import gc
 import logging
 import signal
 import socket
+import ssl
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+from lib.base.errors import LlmgwError
 from lib.gateway.cells import CP_EPOCH, REV, Cells
 from lib.gateway.channel import Channel
 from lib.gateway.client import Client
@@ -35,11 +38,9 @@ class Worker:
     def __init__(self, number: int, settings: RouterSettings, listener: socket.socket, channel: socket.socket,
                  cells: Cells) -> None:
         cells.take(number)
-        context = client_context(settings.certificate, settings.key, settings.ca, ignore_dates=True)
-        context.check_hostname = False     # the guard is known by its role and node, which Upstream checks
         self._loop = Loop(self._bug)
         self._settings, self._cells, self._listener = settings, cells, listener
-        self._desk = Desk(self._loop, settings.limits, cells, context)
+        self._desk = Desk(self._loop, settings.limits, cells, _context(settings))
         self._accepting = False
         self._channel = Channel(self._loop, channel, self._told, self._orphaned)
 
@@ -58,10 +59,19 @@ class Worker:
             self._desk.adopt(numbered)
             self._cells.mine[REV], self._cells.mine[CP_EPOCH] = numbered.table.rev, numbered.table.cp_epoch
             self._channel.send({"applied": numbered.table.rev})
+        if message.get("renewed"):
+            self._renewed()
         if message.get("accept"):
             self._accept_again()
         if message.get("drain"):
             self._drain()
+
+    def _renewed(self) -> None:
+        """Dial with the certificate that is in place now; connections that are there stay."""
+        try:
+            self._desk.dialling = replace(self._desk.dialling, context=_context(self._settings))
+        except LlmgwError as err:
+            log.warning("the old certificate stays in use: %s", err)
 
     def _orphaned(self) -> None:
         """The parent has died: free the port for its successor at once, and let streams finish."""
@@ -135,3 +145,9 @@ class Worker:
             owner.crash()
         elif fd >= 0 and owner is not self:
             self._loop.unregister(fd)
+
+
+def _context(settings: RouterSettings) -> ssl.SSLContext:
+    context = client_context(settings.certificate, settings.key, settings.ca, ignore_dates=True)
+    context.check_hostname = False         # the guard is known by its role and node, which Upstream checks
+    return context

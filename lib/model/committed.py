@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 
 from lib.base.errors import Blocked, LlmgwError
 from lib.model.catalog import Spec
-from lib.model.fleet import Held, KnownNode, Placed, Replica
+from lib.model.certificate import Certificate
+from lib.model.fleet import Held, KnownNode, Placed, Replica, ShardKey
 from lib.model.wire import KeyEntry, KeyLimits
 
 STAMP = -1                                 # in a rev field of a change: the rev of the transaction that commits it
-HeldKey = tuple[str, int, int]             # replica, epoch counter, rank
 
 
 class Impossible(LlmgwError):
@@ -46,14 +46,17 @@ class Committed:
     nodes: Mapping[str, KnownNode] = field(default_factory=dict)
     replicas: Mapping[str, Replica] = field(default_factory=dict)
     specs: Mapping[str, Spec] = field(default_factory=dict)      # by replica: what its present epoch was made from
-    held: Mapping[HeldKey, Held] = field(default_factory=dict)
+    held: Mapping[ShardKey, Held] = field(default_factory=dict)
     keys: Mapping[str, ApiKey] = field(default_factory=dict)
+    certificates: Mapping[str, Certificate] = field(default_factory=dict)     # by serial: all that are known
     revoked: tuple[str, ...] = ()          # serials, lower-case hex
+    removed: frozenset[str] = frozenset()  # ids of nodes that were taken out of the cluster
     catalog: str = ""                      # the last good text
+    catalog_file: str = ""                 # digest of what the file held when that text was committed
 
     def held_of(self, replica: str) -> tuple[Held, ...]:
-        """What ended epochs of this replica still occupy."""
-        return tuple(held for held in self.held.values() if held.replica == replica)
+        """What ended epochs of this replica still occupy, on nodes that can ever tell."""
+        return tuple(held for held in self.held.values() if held.replica == replica and held.node not in self.removed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +64,15 @@ class Change:
     """One decision: all of it is committed in one transaction, or none."""
 
     target: str                            # the replica or node it is about
-    event: str = ""                        # the sentence for `ctl events`; empty: not worth one
+    event: str = ""                        # the sentence for `llmgw-ctl events`; empty: not worth one
     before: Replica | None = None          # the row it was decided from (None: there was none)
     replica: Replica | None = None         # the row as it shall be; None: untouched
     spec: Spec | None = None               # with a placement: what it is made from
     node: KnownNode | None = None
     hold: tuple[Held, ...] = ()            # added, or replaced where the key exists
-    release: tuple[HeldKey, ...] = ()
+    release: tuple[ShardKey, ...] = ()
     remove: bool = False                   # the replica's row goes
+    forget: bool = False                   # the node's row goes
 
     def __str__(self) -> str:
         return f"{self.target}: {self.event}" if self.event else f"{self.target}: noted"
@@ -103,6 +107,8 @@ def apply(state: Committed, change: Change) -> Committed:
         held.pop(key, None)
     if done.node is not None:
         nodes[done.node.id] = done.node
+    if done.forget:
+        nodes.pop(done.target, None)
     counter = max(state.counter, done.replica.epoch.counter if done.replica and done.replica.epoch else 0)
     after = replace(state, rev=state.rev + 1, counter=counter, replicas=replicas, specs=specs, held=held, nodes=nodes)
     if done.replica is not None and done.replica.shards:

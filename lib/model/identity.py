@@ -9,10 +9,12 @@ import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 from lib.base.errors import Refused, bad_config
-from lib.model.fleet import NODE_ID
+from lib.base.files import read_text
+from lib.base.names import DNS_LABEL
 
 
 class Role(StrEnum):
@@ -21,8 +23,8 @@ class Role(StrEnum):
     NODE, ROUTER, OPERATOR, CONTROL_PLANE = "node", "router", "operator", "control-plane"
 
 
-CLUSTER = NODE_ID
-_URI = re.compile(rf"llmgw://(?P<cluster>{NODE_ID})/(?P<role>[a-z-]+)/(?P<id>{NODE_ID})")
+_ISSUE = "have one issued by the cluster's authority: llmgw-ctl ca issue"
+_URI = re.compile(rf"llmgw://(?P<cluster>{DNS_LABEL})/(?P<role>[a-z-]+)/(?P<id>{DNS_LABEL})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,20 +52,21 @@ def identity_of(peer: Mapping[str, Any] | None) -> Identity:
     uris = [value for key, value in peer.get("subjectAltName", ()) if key == "URI"]
     if len(names) != 1 or len(uris) != 1:
         raise Refused(f"certificate has {len(names)} common names and {len(uris)} URIs, one of each is wanted",
-                      hint="have a certificate issued by this cluster's authority")
+                      hint=_ISSUE)
     match = _URI.fullmatch(uris[0])
     if not match or match["role"] not in list(Role) or match["id"] != names[0]:
         raise Refused(f"certificate of {names[0]!r} with URI {uris[0]!r} is not an identity of an llmgw cluster",
-                      hint="have a certificate issued by this cluster's authority")
+                      hint=_ISSUE)
     return Identity(match["cluster"], Role(match["role"]), match["id"], str(peer.get("serialNumber", "")).lower().lstrip("0"))
 
 
-def own_identity(pem: str, file: str) -> Identity:
-    """The identity in our own certificate (`pem`, from `file`), so that who we are and whom we talk to is said in one place only.
+def read_identity(certificate: Path, role: Role) -> Identity:
+    """Who we are, from our own certificate file, without its serial. ConfigError where it is not one of this role.
 
     Finds the subjectAltName's URI (context tag 6, RFC 5280 section 4.2.1.6) in the DER text, without an ASN.1 parser: the file is
-    ours, and whoever we show it to parses it in earnest. ConfigError where there is none.
+    ours, and whoever we show it to parses it in earnest.
     """
+    pem, file = read_text(certificate), str(certificate)
     try:
         der = ssl.PEM_cert_to_DER_cert(pem[pem.index("-----BEGIN CERTIFICATE-----"):pem.index("-----END CERTIFICATE-----") + 26])
         at = der.index(b"llmgw://")
@@ -71,7 +74,10 @@ def own_identity(pem: str, file: str) -> Identity:
     except ValueError:
         match = None
     if match is None or match["role"] not in list(Role):
-        raise bad_config(file, "is not a certificate of an llmgw cluster", hint="have one issued by the cluster's authority")
+        raise bad_config(file, "is not a certificate of an llmgw cluster", hint=_ISSUE)
+    if match["role"] != role:
+        wanted = f"{'an' if role is Role.OPERATOR else 'a'} {role}'s"
+        raise bad_config(file, f"is a certificate of role {match['role']}, {wanted} is wanted", hint=_ISSUE)
     return Identity(match["cluster"], Role(match["role"]), match["id"])
 
 

@@ -139,6 +139,29 @@ class Client:
                           hint="is this the address of the right server?")
 
 
+class Line:
+    """Where one thread gets its client from: the same one each time, and a new one after `redial`, which any thread may call."""
+
+    def __init__(self, connect: Callable[[], Client]) -> None:
+        self._connect = connect
+        self._client: Client | None = None
+        self._made = self._wanted = 0      # how often it was to be made anew
+
+    def client(self) -> Client:
+        """The client to use for the next request."""
+        wanted = self._wanted              # first: a call of `redial` that comes now counts the next time
+        if self._client is not None and self._made != wanted:
+            self._client.close()
+            self._client = None
+        if self._client is None:
+            self._client, self._made = self._connect(), wanted
+        return self._client
+
+    def redial(self) -> None:
+        """Something that a connection is made from has changed: the next request makes a new one."""
+        self._wanted += 1
+
+
 @dataclass(frozen=True, slots=True)
 class _Send:
     """One request, ready to be sent, twice if need be."""

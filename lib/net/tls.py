@@ -65,13 +65,19 @@ def client_context(cert: Path | None, key: Path | None, ca: Path, *, ignore_date
     return context
 
 
-def date_fault(peer: PeerCert, now_s: float, *, leeway_s: float = 300.0) -> str:
-    """What is wrong with the dates of a peer's certificate at `now_s` (Unix time), or an empty string."""
-    if now_s < ssl.cert_time_to_seconds(peer["notBefore"]) - leeway_s:
+def date_fault(peer: PeerCert, now_s: float, *, leeway_s: float = 300.0, late_s: float = 0.0) -> str:
+    """What is wrong with the dates of a peer's certificate at `now_s` (Unix time), or an empty string. It may be `late_s` past
+    its end."""
+    if now_s < begins_s(peer) - leeway_s:
         return f"certificate is not valid before {peer['notBefore']}"
-    if now_s > expires_s(peer) + leeway_s:
+    if now_s > expires_s(peer) + leeway_s + late_s:
         return f"certificate expired on {peer['notAfter']}"
     return ""
+
+
+def begins_s(peer: PeerCert) -> float:
+    """When a peer's certificate begins, in Unix time."""
+    return float(ssl.cert_time_to_seconds(peer["notBefore"]))
 
 
 def expires_s(peer: PeerCert) -> float:

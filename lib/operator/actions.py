@@ -3,7 +3,6 @@
 Room: operator. Every change carries a key of its own, so that the control plane does once what is asked twice.
 """
 
-import secrets
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from lib.base.files import read_text
 from lib.cli.app import Given, confirm, say
 from lib.cli.render import Column, column, render_json, render_table
 from lib.cli.watch import screen_width
-from lib.operator.connect import connect
+from lib.operator.connect import connect, once
 
 DIFF = (column("profile"), column("change"), Column("REPLICAS", lambda row: row["replicas"] or "-"),
         Column("RESTART", lambda row: "yes" if row["restarts"] else "no"), column("detail"))
@@ -47,10 +46,11 @@ def apply_catalog(given: Given) -> int:
     document = _document(given.file)
     with connect(given) as client:
         planned = client.post("/ctl/v1/catalog/diff", document, idempotent=True)
-        if ending := [row for row in planned if row["replicas"] and (row["restarts"] or row["change"] == "removed")]:
-            sys.stderr.write(render_table(ending, DIFF, screen_width()))
+        if ending := [row for row in planned if row["replicas"] and (row["restarts"] or row["stops"])]:
+            if not given.yes:
+                sys.stderr.write(render_table(ending, DIFF, screen_width()))
             confirm("replace or stop these replicas?", yes=given.yes)
-        changes = client.post("/ctl/v1/catalog/apply", document, headers=_once())
+        changes = client.post("/ctl/v1/catalog/apply", document, headers=once())
     _show_changes(changes, given.output, "applied; it changes no profile")
     return 0
 
@@ -59,7 +59,7 @@ def create_key(given: Given) -> int:
     """Make an API key. It is shown now and never again: only its hash is stored."""
     limits = {"models": given.model, "concurrency": given.concurrency, "requests_per_minute": given.requests_per_minute}
     with connect(given) as client:
-        made = client.post("/ctl/v1/keys", {"name": given.name, "limits": limits}, headers=_once())
+        made = client.post("/ctl/v1/keys", {"name": given.name, "limits": limits}, headers=once())
     if not made["key"]:
         raise LlmgwError(f"the key {made['id']} was made and its text was lost on the way",
                          hint=f"revoke it (llmgw-ctl keys revoke {made['id']}) and make another")
@@ -75,17 +75,13 @@ def revoke_key(given: Given) -> int:
     """Make an API key worthless."""
     confirm(f"revoke API key {given.id}? Its users are refused from then on", yes=given.yes)
     with connect(given) as client:
-        client.delete(f"/ctl/v1/keys/{quote(given.id, safe='')}", headers=_once())
+        client.delete(f"/ctl/v1/keys/{quote(given.id, safe='')}", headers=once())
     say(f"key {given.id} is revoked")
     return 0
 
 
 def _document(file: str) -> dict[str, str]:
     return {"text": read_text(Path(file)), "file": file}
-
-
-def _once() -> dict[str, str]:
-    return {"idempotency-key": secrets.token_hex(16)}
 
 
 def _count(of: Mapping[str, Any], word: str) -> str:

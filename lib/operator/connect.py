@@ -3,13 +3,13 @@
 Room: operator. Nothing is cached and nothing is guessed; whatever is missing is said before anything is sent.
 """
 
+import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
 from lib.base.errors import UsageError, bad_config
-from lib.base.files import read_text
 from lib.cli.app import Arg, Given, arg
-from lib.model.identity import Role, expect, own_identity
+from lib.model.identity import Role, expect, read_identity
 from lib.model.settings import CTL_FILE, CtlSettings, read_ctl_settings
 from lib.net.client import Client
 
@@ -53,6 +53,11 @@ def access(given: Given) -> Access:
                   Path(given.key or found.operator_key), Path(given.ca or found.ca))
 
 
+def once() -> dict[str, str]:
+    """Header fields by which the control plane does a change once, however often it is sent."""
+    return {"idempotency-key": secrets.token_hex(16)}
+
+
 def connect(given: Given) -> Client:
     """A client of the control plane. It speaks to nobody but a control plane of the operator's own cluster."""
     return client(access(given))
@@ -62,9 +67,6 @@ def client(reach: Access) -> Client:
     """The same, from what is already known."""
     from lib.net.tls import client_context
 
-    me = own_identity(read_text(reach.certificate), str(reach.certificate))
-    if me.role is not Role.OPERATOR:
-        raise bad_config(str(reach.certificate), f"is a certificate of role {me.role}, an operator's is wanted",
-                         hint="llmgw-ctl ca issue --role operator makes one")
+    me = read_identity(reach.certificate, Role.OPERATOR)
     context = client_context(reach.certificate, reach.key, reach.ca)
     return Client(reach.server, context, check_peer=expect(me.cluster, Role.CONTROL_PLANE))

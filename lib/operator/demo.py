@@ -111,7 +111,7 @@ class Demo:
     api_key: str = ""
     _client: Client | None = None
     _lines: Mapping[str, str] = field(default_factory=dict)
-    _mourned: set[str] = field(default_factory=set)
+    _told_ended: set[str] = field(default_factory=set)
 
     @property
     def model(self) -> str:
@@ -153,7 +153,7 @@ class Demo:
         while True:
             with suppress(Unavailable, TimedOut):
                 self._tell(*self._look())
-            self._mourn()
+            self._tell_ended()
             time.sleep(1.0)
 
     def _connect(self) -> Client:
@@ -184,7 +184,7 @@ class Demo:
 
     def _missing_nodes(self, nodes: demo_show.Rows, _replicas: demo_show.Rows) -> str:
         if dead := [role.name for role in self.roles if not role.alive]:
-            self._mourn()
+            self._tell_ended()
             raise LlmgwError(f"{', '.join(dead)} ended while the demo came up", hint=f"see {self.layout.directory / 'logs'}")
         ready = {node["id"] for node in nodes if node["state"] == "ready"}
         missing = [node.name for node in self.layout.nodes if node.name not in ready]
@@ -205,7 +205,7 @@ class Demo:
                 self._tell(*seen, coming_up=True)
                 if not (why := missing(*seen)):
                     return
-            self._mourn()
+            self._tell_ended()
             if time.monotonic() > deadline:
                 raise TimedOut(f"the demo did not come up within {timeout_s:g} s: {why}",
                                hint=f"see {self.layout.directory / 'logs'}")
@@ -225,12 +225,12 @@ class Demo:
         for line in demo_show.changes(before, self._lines):
             say(line)
 
-    def _mourn(self) -> None:
+    def _tell_ended(self) -> None:
         """Say which role has ended; it is not started again."""
         for role in self.roles:
-            if not role.alive and role.name not in self._mourned:
-                self._mourned.add(role.name)
+            if not role.alive and role.name not in self._told_ended:
+                self._told_ended.add(role.name)
                 say(f"{role.name} (pid {role.process.pid}) has ended; the end of {role.log}:")
-                for line in role.last_words():
+                for line in role.log_tail():
                     say(f"    {line}")
 

@@ -20,7 +20,6 @@ PORTS_A_NODE = 100
 GPUS_A_NODE = 4
 LOWEST_PORT = 20000                        # the blocks lie between here and the kernel's ephemeral ports
 LARGE, SMALL = "demo-large", "demo-small"
-ISLAND_LABEL = ("place", "island")
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ class RoleProcess:
     def alive(self) -> bool:
         return process.is_same(self.process.pid, self.process.start, self.process.boot)
 
-    def last_words(self) -> list[str]:
+    def log_tail(self) -> list[str]:
         """The end of its log."""
         with suppress(OSError):
             return self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_TAIL:]
@@ -74,7 +74,7 @@ def wait_listening(role: RoleProcess, port: int) -> None:
         with suppress(OSError), socket.create_connection((HOST, port), timeout=1.0):
             return
         if not role.alive:
-            raise LlmgwError("\n".join([f"{role.name} ended instead of listening; the end of {role.log}:", *role.last_words()]))
+            raise LlmgwError("\n".join([f"{role.name} ended instead of listening; the end of {role.log}:", *role.log_tail()]))
         time.sleep(0.05)
     raise TimedOut(f"{role.name} does not listen on {HOST}:{port} after {LISTEN_S:g} s", hint=f"see {role.log}")
 
@@ -105,7 +105,7 @@ def _roles(layout: Layout) -> Iterator[int]:
     """Roles that run with a configuration of this demo, whoever started them."""
     configs = {("--config", layout.router_config), *(("--config", layout.node_config(node)) for node in layout.nodes)}
     for stat in process.all_processes():
-        words = _words(stat.pid) if stat.alive and stat.pid != os.getpid() else []
+        words = process.argv_of(stat.pid) if stat.alive and stat.pid != os.getpid() else []
         flags = set(_paths(stat.pid, words)) if {"run", "serve"} & set(words) else set()
         if flags & configs or ("serve" in words and ("--dir", layout.ctl_dir) in flags):
             yield stat.pid
@@ -114,7 +114,7 @@ def _roles(layout: Layout) -> Iterator[int]:
 def _shims(layout: Layout) -> Iterator[int]:
     """Shims whose run directory lies in this demo."""
     for stat in process.all_processes():
-        words = _words(stat.pid) if stat.alive else []
+        words = process.argv_of(stat.pid) if stat.alive else []
         if "shim" in words and any(flag == "--run-dir" and path.is_relative_to(layout.directory / "nodes")
                                    for flag, path in _paths(stat.pid, words)):
             yield stat.pid
@@ -125,12 +125,6 @@ def _engines(layout: Layout) -> Iterator[int]:
     for run_dir in layout.directory.glob("nodes/*/state/shards/*"):
         with suppress(LlmgwError):         # half made, or forgotten at this moment: nothing runs there
             yield from process.marked(decode(ShardSpec, read_json(run_dir / SPEC)).marker)
-
-
-def _words(pid: int) -> list[str]:
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8", errors="replace").rstrip("\0").split("\0")
-    return []
 
 
 def _paths(pid: int, words: Sequence[str]) -> Iterator[tuple[str, Path]]:

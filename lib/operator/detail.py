@@ -8,12 +8,10 @@ from typing import Any
 from urllib.parse import quote
 
 from lib.cli.app import Given
-from lib.cli.render import Column, column, duration, plain, render_fields, render_table
+from lib.cli.render import Column, Row, column, duration, plain, render_fields, render_table
 from lib.cli.watch import View, show
 from lib.operator.connect import connect
 from lib.operator.listing import expiry, free_gpus
-
-Row = Mapping[str, Any]
 
 GPUS = (column("index", "GPU", right=True), column("name"), Column("MEMORY", lambda row: memory(row["memory_mib"]), right=True),
         Column("REPLICA", lambda row: row["replica"] or "-"), column("uuid", spare=True),

@@ -13,11 +13,11 @@ from lib.base.errors import TimedOut, Unavailable
 from lib.cli.app import Given, say
 from lib.cli.render import Column, column, render_json, render_table
 from lib.cli.watch import EVERY_S, screen_width
+from lib.model.wire import EVENTS_AT_ONCE
 from lib.net.client import Client
 from lib.operator.connect import connect
 
 PATH = "/ctl/v1/events"
-MOST = 10_000                              # in one answer
 Event = Mapping[str, Any]
 
 
@@ -51,7 +51,7 @@ def _follow(client: Client, seq: int, output: str) -> None:
     while True:
         time.sleep(EVERY_S)
         try:
-            events = client.get(PATH, {"after": seq, "limit": MOST})
+            events = client.get(PATH, {"after": seq, "limit": EVENTS_AT_ONCE})
         except (Unavailable, TimedOut) as err:
             if reachable:
                 say(f"{err}; still trying")

@@ -13,14 +13,15 @@ import socket
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 
+from lib.base.address import host_port, parse_host_port
 from lib.base.errors import LlmgwError, Refused, UsageError
 from lib.base.files import sync_directory, write_atomic
 from lib.model.identity import Role
-from lib.model.settings import CTL_FILE, parse_listen
+from lib.model.settings import CTL_FILE
 from lib.operator.certificates import issue_here
 from lib.operator.connect import DEFAULT_DIR
 from lib.operator.programs import typed
@@ -49,6 +50,7 @@ key = "pki/operator.key"
 
 [ca]
 directory = "ca"    # whoever has its key can be anybody: back it up, show it to nobody
+certificate_days = 90    # how long the certificates live that nodes and routers get when they renew theirs
 """
 
 
@@ -65,17 +67,17 @@ class Plan:
     domain: str = ""
     operator: str = "operator"
     catalog: str = ""                      # text; empty: a commented one without models
+    passphrase: bytes | None = field(default=None, repr=False)          # seals the authority's key
 
     @property
     def server(self) -> str:
-        host = self.addresses[0]
-        return f"https://{f'[{host}]' if ':' in host else host}:{self.listen.rpartition(':')[2]}"
+        return f"https://{host_port(self.addresses[0], int(self.listen.rpartition(':')[2]))}"
 
 
 def plan(directory: Path, cluster: str, listen: str, addresses: Sequence[str], state: str = "", *, networks: Sequence[str] = (),
-         domain: str = "") -> Plan:
+         domain: str = "", passphrase: bytes | None = None) -> Plan:
     """A plan with the gaps filled; UsageError where they cannot be."""
-    parsed = parse_listen(listen)
+    parsed = parse_host_port(listen)
     if parsed is None or not parsed[1]:
         raise UsageError(f"--listen {listen!r} is not an address and port", hint='such as "0.0.0.0:7443" or "[::]:7443"')
     own = parsed[0] if parsed[0] not in ("0.0.0.0", "::") else ""
@@ -84,7 +86,7 @@ def plan(directory: Path, cluster: str, listen: str, addresses: Sequence[str], s
         raise UsageError("it cannot be told under which address others reach this machine", hint="give it with --address")
     resolved = directory.resolve()
     where = state or (DEFAULT_STATE if str(resolved) == DEFAULT_DIR else str(resolved / "state" / "ctl.db"))
-    return Plan(resolved, cluster, listen, found, Path(where).absolute(), networks, domain)
+    return Plan(resolved, cluster, listen, found, Path(where).absolute(), networks, domain, passphrase=passphrase)
 
 
 def _outward_address() -> str:
@@ -153,7 +155,8 @@ def _build(work: Path, what: Plan) -> None:
     """Everything but the state file, below `work`."""
     from lib.pki.authority import Authority
 
-    authority = Authority.create(work / "ca", what.cluster, what.networks, domain=what.domain)
+    authority = Authority.create(work / "ca", what.cluster, what.networks, domain=what.domain,
+                                 passphrase=what.passphrase)
     pki = work / "pki"
     pki.mkdir(mode=0o755)
     issue_here(authority, pki, Role.CONTROL_PLANE, CONTROL_PLANE_ID, what.addresses)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from lib.base.errors import LlmgwError, Refused, UsageError, bad_config
 from lib.base.files import read_text, write_atomic
+from lib.base.names import DNS_LABEL
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -24,8 +25,7 @@ if TYPE_CHECKING:
 
 PRIVATE_NETWORKS = ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "127.0.0.0/8", "::1/128", "fc00::/7")
 ROLES_THAT_SERVE = {"node": True, "control-plane": True, "router": False, "operator": False}   # role: a TLS server too?
-LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
-DOMAIN = rf"{LABEL}(\.{LABEL})*"
+DOMAIN = rf"{DNS_LABEL}(\.{DNS_LABEL})*"
 CLUSTER_LIMIT = 53                         # "llmgw <cluster> root" has to fit into the 64 characters of a common name
 
 
@@ -72,23 +72,14 @@ class Authority:
     @classmethod
     def open(cls, directory: Path, passphrase: bytes | None = None) -> "Authority":
         """The authority in `directory`. ConfigError where a file is missing, damaged, of another pair or open to others."""
-        from lib.pki import certificates
-
         _refuse_loose(directory)
-        ca_pem = read_text(directory / "ca.pem")
-        try:
-            root = certificates.parse_certificate(ca_pem)
-            constraints = certificates.constraints_of(root)
-        except ValueError:
-            raise bad_config(str(directory / "ca.pem"), "is not the root certificate of an llmgw cluster",
-                             hint="restore it from a backup") from None
+        root, constraints, cluster = _read_root(directory / "ca.pem")
         key = _read_key(directory / "ca.key", passphrase)
-        named = re.fullmatch(rf"llmgw ({LABEL}) root", certificates.common_name(root))
-        if not named or key.public_key() != root.public_key():
+        if not cluster or key.public_key() != root.public_key():
             raise bad_config(str(directory / "ca.key"), "is not the key of ca.pem beside it", hint="restore both from one backup")
-        return cls(named[1], ca_pem, root, key, constraints)
+        return cls(cluster, read_text(directory / "ca.pem"), root, key, constraints)
 
-    def issue(self, csr_pem: str, role: str, id: str, *, addresses: Sequence[str], days: int) -> Issued:
+    def issue(self, csr_pem: str, role: str, id: str, *, addresses: Sequence[str], days: float) -> Issued:
         """A certificate that says "this key is `role` `id`"; of the request only the public key is used."""
         from lib.pki import certificates
 
@@ -96,12 +87,20 @@ class Authority:
         public = certificates.parse_csr(csr_pem)
         now = datetime.now(UTC).replace(microsecond=0)
         ends = min(now + timedelta(days=days), self._root.not_valid_after_utc)
-        if ends <= now or days < 1:
-            raise Refused(f"a certificate of {days} days would not be valid now",
+        if ends <= now:
+            raise Refused(f"a certificate of {days:g} days would not be valid now",
                           hint=f"this authority ends on {self._root.not_valid_after_utc:%Y-%m-%d}")
         made = certificates.new_leaf(self._root, self._key, public, leaf, now - certificates.BACKDATED, ends)
         return Issued(certificates.certificate_pem(made), f"{made.serial_number:x}", made.not_valid_before_utc,
                       made.not_valid_after_utc)
+
+    def crl(self, revoked: Sequence[tuple[str, float]], *, days: float) -> str:
+        """A revocation list in PEM: serials in hex with the Unix time since when."""
+        from lib.pki import certificates
+
+        now = datetime.now(UTC).replace(microsecond=0)
+        entries = [(int(serial, 16), datetime.fromtimestamp(at, UTC)) for serial, at in revoked]
+        return certificates.new_crl(self._root, self._key, entries, now, now + timedelta(days=days))
 
     def _leaf(self, role: str, id: str, addresses: Sequence[str]) -> "Leaf":
         """What the certificate will say, or UsageError where it may not say that."""
@@ -109,7 +108,7 @@ class Authority:
 
         if role not in ROLES_THAT_SERVE:
             raise UsageError(f"there is no role {role!r}", hint=f"roles are {', '.join(ROLES_THAT_SERVE)}")
-        if not re.fullmatch(LABEL, id) or id.isdigit():
+        if not re.fullmatch(DNS_LABEL, id) or id.isdigit():
             raise UsageError(f"{id!r} cannot be an id", hint="use lower-case letters, digits and '-', at most 63")
         names, numbers = [f"{id}.{self.domain}"], []
         for address in addresses:
@@ -140,8 +139,66 @@ def new_key_and_csr(cn: str, passphrase: bytes | None = None) -> tuple[str, str]
     return certificates.key_pem(key, passphrase), certificates.new_csr(key, cn)
 
 
+def read_certificate(pem: str, file: str) -> Issued:
+    """A certificate that was issued before; ConfigError naming `file` where it is none."""
+    from lib.pki import certificates
+
+    try:
+        found = certificates.parse_certificate(pem)
+    except ValueError:
+        raise bad_config(file, "holds no readable certificate") from None
+    return Issued(pem, f"{found.serial_number:x}", found.not_valid_before_utc, found.not_valid_after_utc)
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """What can be told of an authority without its passphrase. `key_fault`: why its key cannot be used; empty where it can."""
+
+    cluster: str
+    domain: str
+    networks: tuple[str, ...]
+    not_after: datetime
+    sealed: bool
+    key_fault: str
+
+
+def read_root(directory: Path) -> Root:
+    """The authority in `directory`; ConfigError where its certificate is missing or damaged."""
+    root, constraints, cluster = _read_root(directory / "ca.pem")
+    try:
+        sealed, fault = _is_sealed(_read_private(directory / "ca.key")), ""
+    except LlmgwError as err:
+        sealed, fault = False, str(err)
+    return Root(cluster, constraints.domain, tuple(map(str, constraints.networks)), root.not_valid_after_utc, sealed, fault)
+
+
+def _read_root(path: Path) -> "tuple[x509.Certificate, Constraints, str]":
+    """A root certificate of ours, what it may sign, and the name of its cluster."""
+    from lib.pki import certificates
+
+    try:
+        root = certificates.parse_certificate(read_text(path))
+        constraints = certificates.constraints_of(root)
+    except ValueError:
+        raise bad_config(str(path), "is not the root certificate of an llmgw cluster", hint="restore it from a backup") from None
+    named = re.fullmatch(rf"llmgw ({DNS_LABEL}) root", certificates.common_name(root))
+    return root, constraints, named[1] if named else ""
+
+
+def _is_sealed(key: str) -> bool:
+    return "ENCRYPTED PRIVATE KEY" in key
+
+
+def read_passphrase(path: Path) -> bytes:
+    """What unlocks an authority's key, from a file that is ours alone; its last line break does not count."""
+    text = _read_private(path).rstrip("\n")
+    if not text:
+        raise bad_config(str(path), "holds no passphrase")
+    return text.encode()
+
+
 def _check_words(cluster: str, domain: str) -> None:
-    if not re.fullmatch(LABEL, cluster) or len(cluster) > CLUSTER_LIMIT:
+    if not re.fullmatch(DNS_LABEL, cluster) or len(cluster) > CLUSTER_LIMIT:
         raise UsageError(f"{cluster!r} cannot be the name of a cluster",
                          hint=f"use lower-case letters, digits and '-', at most {CLUSTER_LIMIT}")
     if not re.fullmatch(DOMAIN, domain) or len(domain) > 180:
@@ -175,7 +232,7 @@ def _read_key(path: Path, passphrase: bytes | None) -> "PrivateKey":
     from lib.pki import certificates
 
     text = _read_private(path)
-    sealed = "ENCRYPTED PRIVATE KEY" in text
+    sealed = _is_sealed(text)
     if sealed and not passphrase:
         raise bad_config(str(path), "is protected by a passphrase", hint="give it by file, credential or terminal")
     try:

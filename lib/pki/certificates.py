@@ -140,6 +140,18 @@ def new_leaf(root: x509.Certificate, root_key: PrivateKey, public: PublicKey, le
     return builder.sign(root_key, SHA256())
 
 
+def new_crl(root: x509.Certificate, root_key: PrivateKey, revoked: Sequence[tuple[int, datetime]], now: datetime,
+            next_update: datetime) -> str:
+    """A revocation list in PEM; its number is the time, so that a later one is the higher."""
+    signer = x509.AuthorityKeyIdentifier.from_issuer_public_key(root_key.public_key())
+    builder = (x509.CertificateRevocationListBuilder().issuer_name(root.subject).last_update(now).next_update(next_update)
+               .add_extension(signer, critical=False).add_extension(x509.CRLNumber(int(now.timestamp())), critical=False))
+    for serial, at in sorted(revoked):
+        entry = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(at).build()
+        builder = builder.add_revoked_certificate(entry)
+    return builder.sign(root_key, SHA256()).public_bytes(Encoding.PEM).decode()
+
+
 def constraints_of(root: x509.Certificate) -> Constraints:
     """What a root of ours may sign. ValueError where it is none of ours."""
     try:

@@ -9,10 +9,10 @@ from dataclasses import replace
 
 from lib.base.errors import Blocked, Refused
 from lib.model.committed import Committed
-from lib.model.fleet import Inventory, ReplicaState, ShardState
+from lib.model.fleet import Inventory, ReplicaState, ShardKey, ShardState
 from lib.model.wire import Hello, RouterReport, Seen, ShardReport, Sync
 from lib.rules import leases
-from lib.rules.view import NodeSeen, Now, Observed, RouterSeen
+from lib.rules.view import NodeSeen, Now, Observed, RouterSeen, Timer, gone_timer, retry_timer, state_timer
 
 STALL_S = 3.0                              # a longer gap between two looks at the clock is a pause of ours
 WINDOW_S = 60.0                            # how long adoption waits for nodes that do not report
@@ -32,7 +32,7 @@ def hello(observed: Observed, committed: Committed, message: Hello, session: str
     alive = last.heard is not None and leases.silent_for(observed, message.node) < leases.LOST_S
     if alive and last.node_uid != message.node_uid:
         raise Refused(f"node {message.node} is alive as installation {last.node_uid}; {message.node_uid} cannot be it too",
-                      hint="two machines have this identity: onboard the second under a name of its own")
+                      hint="two machines have this identity: give the second a name and a certificate of its own")
     node = replace(last, node_uid=message.node_uid, session=session, agent_run=message.agent_run, version=message.version,
                    seq=-1, inventory_seq=-1)
     observed = replace(observed, nodes={**observed.nodes, message.node: node})
@@ -73,15 +73,17 @@ def router_report(observed: Observed, message: RouterReport, now: Now) -> Observ
 def tick(observed: Observed, committed: Committed, now: Now) -> Observed:
     """Time passes: the own clock goes on, the adoption window may close, timers begin and end.
 
-    `since` holds when each present condition was first seen: ("state", id, counter, state), ("gone", …key of held); and when
-    a backoff will be over: ("retry", id, retry_at). The wall clock is asked once for each backoff, and believed within limits.
+    `since` holds when each present condition was first seen, and when a backoff will be over (the timers of `view`). The wall
+    clock is asked once for each backoff, and believed within limits.
     A restart begins them anew; ages from agents (`ShardReport.age_s`) bridge it where it matters.
     """
     observed = _advance(observed, now)
     since = {key: observed.since.get(key, observed.clock + wait_s) for key, wait_s in _timers(committed, now).items()}
     known = {(row.id, row.epoch.counter) for row in committed.replicas.values() if row.epoch}
     evidence = {key: at for key, at in observed.evidence.items() if key in known}
-    return replace(observed, since=since, evidence=evidence, adopted=observed.adopted or _window_over(observed, committed))
+    nodes = {name: node for name, node in observed.nodes.items() if name not in committed.removed}
+    adopted = observed.adopted or _window_over(observed, committed)
+    return replace(observed, nodes=nodes, since=since, evidence=evidence, adopted=adopted)
 
 
 def stable(inventory: Inventory) -> Inventory:
@@ -100,15 +102,15 @@ def _window_over(observed: Observed, committed: Committed) -> bool:
     return all(heard) or observed.clock - observed.started >= WINDOW_S
 
 
-def _timers(committed: Committed, now: Now) -> dict[tuple[str, ...], float]:
-    found: dict[tuple[str, ...], float] = {}
+def _timers(committed: Committed, now: Now) -> dict[Timer, float]:
+    found: dict[Timer, float] = {}
     for row in committed.replicas.values():
-        found["state", row.id, str(row.epoch.counter if row.epoch else 0), row.state.value] = 0.0
+        found[state_timer(row, row.state)] = 0.0
         if row.state is ReplicaState.BACKOFF:
-            found["retry", row.id, str(row.retry_at)] = min(max(row.retry_at - now.wall, 0.0), BACKOFF_MOST_S)
+            found[retry_timer(row)] = min(max(row.retry_at - now.wall, 0.0), BACKOFF_MOST_S)
     for item in committed.held.values():
         if item.gone:
-            found["gone", item.replica, str(item.epoch.counter), str(item.rank)] = 0.0
+            found[gone_timer(item)] = 0.0
     return found
 
 
@@ -122,7 +124,7 @@ def _ahead(committed: Committed, seen: Seen) -> str:
     return ""
 
 
-def _unknown(committed: Committed, shards: Mapping[tuple[str, int, int], ShardReport]) -> str:
+def _unknown(committed: Committed, shards: Mapping[ShardKey, ShardReport]) -> str:
     for key, report in shards.items():
         if report.state not in LIVE:
             continue

@@ -10,15 +10,13 @@ from dataclasses import replace
 from lib.model.committed import STAMP, Change
 from lib.model.fleet import Epoch, Held, KnownNode, Placed, Replica
 from lib.model.fleet import ReplicaState as State
-from lib.rules import desired, lifecycle, routing
+from lib.rules import desired, lifecycle, removal, routing
 from lib.rules.changes import Step, end, occupied
 from lib.rules.facts import ShardFact, Word, shard_facts, verdict, whole
-from lib.rules.placement import Refusals
-from lib.rules.view import NodeSeen, Now, Observed, View
+from lib.rules.placement import PORT_REST_S, Refusals
+from lib.rules.view import NodeSeen, Now, Observed, View, gone_timer, retry_timer, state_timer
 
-ROUTERS_S = 30.0                           # a router that says nothing for so long is not waited for
 PROVEN_S = 600.0                           # ready for so long, and earlier failures are forgotten
-PORT_REST_S = 60.0                         # how long a port rests after its engine is gone
 PLACED_AT_ONCE = 20                        # the next round, at once, places the next ones
 STOPPED_KEPT = 50                          # rows of stopped replicas kept for people
 
@@ -28,6 +26,7 @@ def decide(view: View, now: Now) -> list[Change]:
     if view.observed.rewound:
         return []
     step = Step(view, now)
+    removal.settle(step)
     _note_nodes(step)
     for id in sorted(view.committed.replicas):
         _follow(step, step.view.committed.replicas[id])
@@ -54,7 +53,7 @@ def _essence(observed: Observed, node: str) -> object:
 def _note_nodes(step: Step) -> None:
     for name, seen in sorted(step.view.observed.nodes.items()):
         known = step.view.committed.nodes.get(name)
-        if seen.heard is None or seen.lasting is None:
+        if seen.heard is None or seen.lasting is None or name in step.view.committed.removed:
             continue
         if known is None or (known.node_uid, known.inventory) != (seen.node_uid, seen.lasting):
             news = replace(known or KnownNode(name), node_uid=seen.node_uid, inventory=seen.lasting)
@@ -70,8 +69,8 @@ def _joined(seen: NodeSeen) -> str:
 def _follow(step: Step, row: Replica) -> None:
     """One replica's own life, as its shards tell it."""
     if row.state is State.BACKOFF:
-        if step.view.observed.adopted and ("retry", row.id, str(row.retry_at)) in step.view.observed.since and (
-                step.elapsed("retry", row.id, str(row.retry_at)) >= 0):
+        observed, timer = step.view.observed, retry_timer(row)
+        if observed.adopted and timer in observed.since and observed.elapsed_s(timer) >= 0:
             step.move(row, State.PENDING, "tried again", reason=row.reason, fields={"retry_at": 0.0})
     elif row.state is State.STOPPING:
         if all(held.gone for held in step.view.committed.held_of(row.id)):
@@ -103,25 +102,22 @@ def _follow_serving(step: Step, row: Replica, facts: tuple[ShardFact, ...]) -> N
         step.move(row, State.DEGRADED, "; ".join(unwell))
     elif whole(row, facts) and row.state is State.DEGRADED:
         step.move(row, State.READY, "ready again", reason="")
-    elif row.attempts and row.epoch and step.elapsed("state", row.id, str(row.epoch.counter), State.READY.value) >= PROVEN_S:
+    elif row.attempts and step.view.observed.elapsed_s(state_timer(row, State.READY)) >= PROVEN_S:
         step.emit(Change(row.id, before=row, replica=replace(row, attempts=(), blamed={})))
 
 
 def routers_without(step: Step, row: Replica) -> bool:
     """Whether every router has a table without this draining replica, or has been silent for too long to be waited for."""
     observed = step.view.observed
-    counter = str(row.epoch.counter) if row.epoch else "0"
-    if step.elapsed("state", row.id, counter, State.DRAINING.value) >= ROUTERS_S:
-        return True
-    return routing.routers_have(observed, row.cut_rev)
+    waited_s = observed.elapsed_s(state_timer(row, State.DRAINING))
+    return waited_s >= routing.SILENT_ROUTER_S or routing.routers_have(observed, row.cut_rev)
 
 
 def _settle_held(step: Step) -> None:
     """What an ended epoch occupied becomes free: the GPUs when its node says that the shard is gone, the ports a while later."""
     for held in sorted(step.view.committed.held.values(), key=lambda item: item.key):
         if held.gone:
-            replica, counter, rank = held.key
-            if step.elapsed("gone", replica, str(counter), str(rank)) >= PORT_REST_S:
+            if step.view.observed.elapsed_s(gone_timer(held)) >= PORT_REST_S:
                 step.emit(Change(held.replica, release=(held.key,)))
         elif _reported_gone(step, held):
             step.emit(Change(held.replica, hold=(replace(held, gone=True, gpus=()),)))

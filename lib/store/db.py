@@ -13,9 +13,12 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lib.base.errors import NotFound, Unavailable, UsageError
+from lib.base.errors import NotFound, Refused, Unavailable, UsageError
+from lib.model.certificate import Certificate, Revocation, removed
 from lib.model.committed import ApiKey, Change, Committed, apply, stamped
+from lib.model.identity import Role
 from lib.store import rows, schema
+from lib.store.denials import DenialFile, Denied, Line
 from lib.store.lock import Lock, refuse_network_filesystem
 from lib.store.opening import bring_up, connect, copy_to, create_file, in_words, outside, refuse_unfit
 
@@ -24,7 +27,7 @@ EVENTS_KEPT, AUDIT_KEPT, OPS_KEPT = 10_000, 100_000, 10_000
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One line of `ctl events`. `at` is wall-clock seconds."""
+    """One line of `llmgw-ctl events`. `at` is wall-clock seconds."""
 
     seq: int
     at: float
@@ -51,6 +54,7 @@ class Transaction:
         self._db, self._wall = db, wall
         self._before = state
         self.after = replace(state, rev=state.rev + 1)        # the state as it will be once committed
+        self.denials: list[Line] = []      # for revoked.jsonl, written just before the commit
 
     @property
     def rev(self) -> int:
@@ -71,7 +75,7 @@ class Transaction:
             self.event(change.target, change.event)
 
     def event(self, target: str, text: str) -> None:
-        """One line for `ctl events`; the oldest go once there are too many."""
+        """One line for `llmgw-ctl events`; the oldest go once there are too many."""
         seq = self._db.execute("INSERT INTO event (at, target, text) VALUES (?, ?, ?)", (self._wall, target, text)).lastrowid
         self._db.execute("DELETE FROM event WHERE seq <= ?", ((seq or 0) - EVENTS_KEPT,))
 
@@ -94,10 +98,11 @@ class Transaction:
         self._db.execute("DELETE FROM apikey WHERE id = ?", (id,))
         self.after = replace(self.after, keys={key: item for key, item in self.after.keys.items() if key != id})
 
-    def set_catalog(self, text: str) -> None:
-        """Keep the text of a catalog that was found good."""
+    def set_catalog(self, text: str, file_digest: str) -> None:
+        """Keep the text of a catalog that was found good, and what the file holds at this moment."""
         rows.set_meta(self._db, "catalog", text)
-        self.after = replace(self.after, catalog=text)
+        rows.set_meta(self._db, "catalog_file", file_digest)
+        self.after = replace(self.after, catalog=text, catalog_file=file_digest)
 
     def cordon(self, node: str, on: bool) -> None:
         """Let nothing new onto a node, or let it again; NotFound where there is none."""
@@ -107,10 +112,63 @@ class Transaction:
         rows.save_node(self._db, known)
         self.after = replace(self.after, nodes={**self.after.nodes, node: known})
 
+    def record(self, certificate: Certificate, *, returns: bool = False) -> bool:
+        """Keep a certificate that was issued; False where it was known. With `returns` it brings a removed node back."""
+        known = self.after.certificates.get(certificate.serial)
+        if known is not None and (known.role, known.id) != (certificate.role, certificate.id):
+            raise Refused(f"serial {certificate.serial} is known as the {known}")
+        gone = certificate.role is Role.NODE and certificate.id in self.after.removed
+        if gone and not returns:
+            raise removed(certificate.id)
+        if known is not None:
+            return False
+        rows.save_certificate(self._db, certificate, self._wall)
+        self.after = replace(self.after, certificates={**self.after.certificates, certificate.serial: certificate})
+        if gone:
+            self._unmark(certificate.id)
+            self.denials.append(Line(self._wall, returned=certificate.id))
+        return True
+
     def revoke(self, serial: str, reason: str) -> None:
-        """Put a certificate's serial (lower-case hex) on the deny-list."""
-        self._db.execute("INSERT OR IGNORE INTO revoked (serial, at, reason) VALUES (?, ?, ?)", (serial, self._wall, reason))
-        self.after = replace(self.after, revoked=tuple(sorted({*self.after.revoked, serial})))
+        """Put a certificate's serial (lower-case hex) on the deny-list, for ever."""
+        if serial not in self.after.revoked:
+            self._deny(Revocation(serial, self._wall, reason))
+            self.denials.append(Line(self._wall, serial=serial, reason=reason))
+
+    def remove_node(self, id: str, reason: str) -> None:
+        """Shut a node out: its id, and every certificate it is known to have had. NotFound where nothing is known of it."""
+        theirs = [known.serial for known in self.after.certificates.values() if (known.role, known.id) == (Role.NODE, id)]
+        if id not in self.after.nodes and not theirs:
+            raise NotFound(f"there is no node {id!r}", hint="llmgw-ctl nodes lists them")
+        for serial in theirs:
+            self.revoke(serial, reason)
+        if id not in self.after.removed:
+            self._mark(id, self._wall)
+            self.denials.append(Line(self._wall, removed=id))
+
+    def catch_up(self, denied: Denied) -> None:
+        """Make this file and revoked.jsonl say the same: an older state file that was brought back undoes nothing."""
+        known = rows.load_revocations(self._db)
+        for serial in denied.revoked.keys() - known.keys():
+            self._deny(denied.revoked[serial])
+        self.denials += [Line(known[serial].at, serial, known[serial].reason) for serial in known.keys() - denied.revoked.keys()]
+        for id in self.after.removed & denied.returned:
+            self._unmark(id)
+        self.denials += [Line(self._wall, removed=id) for id in self.after.removed - denied.removed.keys()]
+        for id in denied.removed.keys() - self.after.removed:
+            self._mark(id, denied.removed[id])
+
+    def _deny(self, what: Revocation) -> None:
+        rows.save_revocation(self._db, what)
+        self.after = replace(self.after, revoked=tuple(sorted({*self.after.revoked, what.serial})))
+
+    def _mark(self, id: str, at: float) -> None:
+        self._db.execute("INSERT INTO removed (id, at) VALUES (?, ?)", (id, at))
+        self.after = replace(self.after, removed=self.after.removed | {id})
+
+    def _unmark(self, id: str) -> None:
+        self._db.execute("DELETE FROM removed WHERE id = ?", (id,))
+        self.after = replace(self.after, removed=self.after.removed - {id})
 
     def remember(self, key: str, body_sha256: str, actor: str, answer: str) -> None:
         """Keep the answer given to an idempotency key, in the transaction that did the work."""
@@ -129,6 +187,7 @@ class Store:
         self._db, self._lock, self._wall = db, lock, wall
         self._turn = threading.RLock()
         self._state = rows.load(db)
+        self._denials = DenialFile(path)
 
     @classmethod
     def create(cls, path: Path, cluster: str) -> None:
@@ -162,6 +221,7 @@ class Store:
             store = cls(path, db, lock, wall)
             with store.change("", "start") as step:
                 step.begin_cp_epoch()
+                step.catch_up(store._denials.read())
             undo.pop_all()
         return store
 
@@ -185,6 +245,7 @@ class Store:
                     step.audit(actor, action, target, "done")
                 rows.set_meta(self._db, "rev", step.after.rev)
                 rows.set_meta(self._db, "counter", step.after.counter)
+                self._denials.append(step.denials)
                 self._db.execute("COMMIT")
             except BaseException:
                 if self._db.in_transaction:
@@ -228,6 +289,11 @@ class Store:
             found = self._db.execute("SELECT seq, at, actor, action, target, result FROM audit WHERE seq > ? "
                                      "ORDER BY seq DESC LIMIT ?", (after, limit)).fetchall()
         return tuple(AuditEntry(*row) for row in reversed(found))
+
+    def revocations(self) -> dict[str, Revocation]:
+        """Every revocation by serial, with its time and reason."""
+        with self._turn, outside(self.path):
+            return rows.load_revocations(self._db)
 
     def backup(self, target: Path) -> None:
         """A consistent copy of the file, whole or not at all."""

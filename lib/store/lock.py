@@ -54,4 +54,4 @@ def refuse_network_filesystem(state: Path, mounts: str | None = None) -> None:
             kind, longest = fstype, len(point)
     if kind in NETWORK:
         raise bad_config(str(state), f"lies on a network file system ({kind}), where SQLite's locks do not hold",
-                         hint="keep the state on a local disk, and use ctl backup to copy it")
+                         hint="name a file on a local disk as state in ctl.toml")

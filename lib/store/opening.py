@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from lib.base.errors import LlmgwError, Unavailable, bad_config
-from lib.base.files import sync_directory
+from lib.base.files import move_durably
 from lib.store import schema
 
 CANNOT_WRITE = {sqlite3.SQLITE_FULL: "the disk is full", sqlite3.SQLITE_IOERR: "the disk gives errors",
@@ -18,7 +18,7 @@ CANNOT_WRITE = {sqlite3.SQLITE_FULL: "the disk is full", sqlite3.SQLITE_IOERR: "
                 sqlite3.SQLITE_BUSY: "another program holds it locked", sqlite3.SQLITE_LOCKED: "another program holds it locked",
                 sqlite3.SQLITE_PERM: "access is denied"}
 DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-RESTORE = "move it away and bring back a backup with ctl restore"
+RESTORE = "move it away, and put its newest undamaged copy in its place"
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -51,7 +51,7 @@ def refuse_unfit(path: Path) -> None:
     """ConfigError where there is no state file, or one that this user can neither read nor write."""
     if not path.is_file():
         raise bad_config(str(path), "is not a file" if path.exists() else "there is no state file",
-                         hint="llmgw-ctl init makes one, ctl restore brings back a backup")
+                         hint="put its newest copy there; for a new cluster llmgw-ctl init makes one")
     if path.stat().st_size == 0:
         raise bad_config(str(path), "is empty, so what the cluster runs is not in it", hint=RESTORE)
     if not os.access(path, os.R_OK | os.W_OK) or not os.access(path.parent, os.W_OK | os.X_OK):
@@ -80,13 +80,7 @@ def copy_to(db: sqlite3.Connection, target: Path) -> None:
     beside.unlink(missing_ok=True)
     db.execute("VACUUM INTO ?", (str(beside),))
     os.chmod(beside, 0o600)
-    handle = os.open(beside, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-    os.replace(beside, target)
-    sync_directory(target.parent)
+    move_durably(beside, target)
 
 
 @contextlib.contextmanager

@@ -8,9 +8,11 @@ import sqlite3
 from typing import Any
 
 from lib.model.catalog import Spec
+from lib.model.certificate import Certificate, Revocation
 from lib.model.codec import decode, encode
-from lib.model.committed import ApiKey, Change, Committed, HeldKey
-from lib.model.fleet import Held, KnownNode, Replica
+from lib.model.committed import ApiKey, Change, Committed
+from lib.model.fleet import Held, KnownNode, Replica, ShardKey
+from lib.model.identity import Role
 from lib.model.wire import KeyLimits
 
 
@@ -32,7 +34,31 @@ def load(db: sqlite3.Connection) -> Committed:
         rev=int(meta["rev"]), nodes={node.id: node for node in nodes}, replicas=replicas, specs=specs,
         held={item.key: item for item in held}, keys={key.id: key for key in keys},
         revoked=tuple(serial for (serial,) in db.execute("SELECT serial FROM revoked ORDER BY serial")),
-        catalog=meta.get("catalog", ""))
+        catalog=meta.get("catalog", ""), catalog_file=meta.get("catalog_file", ""),
+        certificates={known.serial: known for known in _load_certificates(db)},
+        removed=frozenset(id for (id,) in db.execute("SELECT id FROM removed")))
+
+
+def _load_certificates(db: sqlite3.Connection) -> list[Certificate]:
+    return [Certificate(serial, Role(role), id, begins, ends) for serial, role, id, begins, ends in db.execute(
+        "SELECT serial, role, id, not_before, not_after FROM cert ORDER BY id, issued_at")]
+
+
+def save_certificate(db: sqlite3.Connection, known: Certificate, wall: float) -> None:
+    """A certificate that was not known."""
+    row = (known.serial, known.role.value, known.id, known.not_before, known.not_after, wall)
+    db.execute("INSERT INTO cert (serial, role, id, not_before, not_after, issued_at) VALUES (?, ?, ?, ?, ?, ?)", row)
+
+
+def save_revocation(db: sqlite3.Connection, what: Revocation) -> None:
+    """A revocation; the first one of a serial stands."""
+    row = (what.serial, what.at, what.reason)
+    db.execute("INSERT OR IGNORE INTO revoked (serial, at, reason) VALUES (?, ?, ?)", row)
+
+
+def load_revocations(db: sqlite3.Connection) -> dict[str, Revocation]:
+    """Every revocation by serial."""
+    return {serial: Revocation(serial, at, reason) for serial, at, reason in db.execute("SELECT serial, at, reason FROM revoked")}
 
 
 def _load_replicas(db: sqlite3.Connection) -> tuple[dict[str, Replica], dict[str, Spec]]:
@@ -57,6 +83,8 @@ def write_change(db: sqlite3.Connection, change: Change, after: Committed) -> No
         _write_held(db, key, after)
     if change.node is not None:
         save_node(db, change.node)
+    if change.forget:
+        db.execute("DELETE FROM node WHERE id = ?", (change.target,))
 
 
 def _write_replica(db: sqlite3.Connection, id: str, after: Committed) -> None:
@@ -68,7 +96,7 @@ def _write_replica(db: sqlite3.Connection, id: str, after: Committed) -> None:
                     None if spec is None else dump(spec)))
 
 
-def _write_held(db: sqlite3.Connection, key: HeldKey, after: Committed) -> None:
+def _write_held(db: sqlite3.Connection, key: ShardKey, after: Committed) -> None:
     db.execute("DELETE FROM held WHERE replica = ? AND counter = ? AND rank = ?", key)
     if item := after.held.get(key):
         db.execute("INSERT INTO held (replica, counter, rank, node, row) VALUES (?, ?, ?, ?, ?)", (*key, item.node, dump(item)))

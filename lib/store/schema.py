@@ -26,6 +26,9 @@ MIGRATIONS: tuple[str, ...] = (            # entry n lifts a file from user_vers
     "target TEXT NOT NULL, result TEXT NOT NULL) STRICT",
     "CREATE TABLE op (key TEXT PRIMARY KEY, body_sha256 TEXT NOT NULL, actor TEXT NOT NULL, at REAL NOT NULL, "
     "answer TEXT NOT NULL, rev INTEGER NOT NULL) STRICT",
+    "CREATE TABLE cert (serial TEXT PRIMARY KEY, role TEXT NOT NULL, id TEXT NOT NULL, not_before REAL NOT NULL, "
+    "not_after REAL NOT NULL, issued_at REAL NOT NULL) STRICT",
+    "CREATE TABLE removed (id TEXT PRIMARY KEY, at REAL NOT NULL) STRICT",
 )
 
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from lib.agent.settings import address_fault, read_settings
+from lib.agent.settings import read_settings
+from lib.base.address import address_fault
 from lib.base.errors import ConfigError
 
 GOOD = '''node = "llmgw-node04"

@@ -13,6 +13,7 @@ from lib.control import operators, peers
 from lib.control.api import Api, Route
 from lib.control.catalogs import CatalogFile
 from lib.control.plane import Plane
+from lib.model.committed import Committed
 from lib.model.identity import Identity, Role
 from lib.net.server import Request
 from lib.store.db import Store
@@ -38,7 +39,7 @@ def routes(tmp_path: Path) -> list[Route]:
     Store.create(tmp_path / "state.db", CLUSTER)
     store = Store.open(tmp_path / "state.db")
     (tmp_path / "catalog.toml").write_text("")
-    plane = Plane(store, CatalogFile(tmp_path / "catalog.toml", "", lambda _: None), b"x" * 32)
+    plane = Plane(store, CatalogFile(tmp_path / "catalog.toml", Committed(), lambda *_: None), b"x" * 32)
     return [*operators.routes(plane), *peers.routes(plane)]
 
 

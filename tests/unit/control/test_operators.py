@@ -11,6 +11,8 @@ from lib.base.errors import ConfigError, NotFound, UsageError
 from lib.control import operators
 from lib.control.catalogs import CatalogFile
 from lib.control.plane import Plane
+from lib.model.committed import Change, Committed
+from lib.model.fleet import Replica, ReplicaState
 from lib.model.identity import Identity, Role
 from lib.net.server import Request
 from lib.store.db import Store
@@ -26,7 +28,7 @@ class Desk:
         Store.create(directory / "state.db", "demo")
         self.store, self.file = Store.open(directory / "state.db"), directory / "catalog.toml"
         self.file.write_text("")
-        catalog = CatalogFile(self.file, "", lambda _: None)
+        catalog = CatalogFile(self.file, Committed(), lambda *_: None)
         self.plane = Plane(self.store, catalog, b"x" * 32)
         self._routes = {(route.method, route.path): route for route in operators.routes(self.plane)}
 
@@ -103,6 +105,20 @@ def test_a_refused_catalog_changes_nothing(desk: Desk) -> None:
 def test_diff_says_which_replicas_roll_and_which_do_not(desk: Desk, after: str, restarts: list[bool]) -> None:
     desk.call("POST", "catalog/apply", {"text": CATALOG})
     assert [row["restarts"] for row in desk.call("POST", "catalog/diff", {"text": after})] == restarts
+
+
+def test_diff_says_what_is_stopped_for_good(desk: Desk) -> None:
+    for number in (1, 2, 3):
+        with desk.store.change("", "place") as step:
+            step.perform(Change(f"p-{number}", replica=Replica(f"p-{number}", "p", "m", 1, ReplicaState.PENDING)))
+    desk.call("POST", "catalog/apply", {"text": CATALOG + "replicas = 3\n"})
+    fewer, = desk.call("POST", "catalog/diff", {"text": CATALOG})
+    assert (fewer["restarts"], fewer["stops"]) == (False, 2)
+    assert fewer["detail"] == "replicas changed: 2 of 3 replicas are drained and stopped"
+    more, = desk.call("POST", "catalog/diff", {"text": CATALOG + "replicas = 4\n"})
+    assert (more["stops"], more["detail"]) == (0, "replicas changed: running replicas stay")
+    gone, = desk.call("POST", "catalog/diff", {"text": "[models.m]\n"})
+    assert (gone["change"], gone["stops"]) == ("removed", 3)
 
 
 @pytest.mark.parametrize("method, path, body", [

@@ -33,7 +33,7 @@ def make(directory: Path, mono: Callable[[], float] = time.monotonic) -> Plane:
         Store.create(path, "demo")
         (directory / "catalog.toml").write_text(CATALOG)
     store = Store.open(path)
-    return Plane(store, CatalogFile(directory / "catalog.toml", store.state().catalog, lambda _: None), b"s" * 32, mono=mono)
+    return Plane(store, CatalogFile(directory / "catalog.toml", store.state(), lambda *_: None), b"s" * 32, mono=mono)
 
 
 def inventory(node: str) -> Inventory:

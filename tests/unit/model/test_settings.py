@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from lib.base.errors import ConfigError
-from lib.model.settings import parse_listen, read_ctl_settings
+from lib.model.settings import read_ctl_settings
 
 GOOD = 'cluster = "lab"\nlisten = "10.0.0.1:7443"\nserver = "https://10.0.0.1:7443"\nstate = "state/ctl.db"\n'
 
@@ -40,9 +40,3 @@ def test_half_a_file_is_refused_with_its_line(tmp_path: Path) -> None:
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         read_ctl_settings(tmp_path)
-
-
-@pytest.mark.parametrize(("text", "pair"), [("0.0.0.0:7443", ("0.0.0.0", 7443)), ("[::1]:80", ("::1", 80)), ("1.2.3.4", None),
-                                            ("1.2.3.4:99999", None), ("host:80", None), (":80", None)])
-def test_where_to_listen_is_an_address_and_a_port(text: str, pair: tuple[str, int] | None) -> None:
-    assert parse_listen(text) == pair

@@ -12,7 +12,7 @@ def gpu(index: int, replica: str = "", fault: str = "") -> dict[str, Any]:
 
 NODE = {"id": "node01", "state": "ready", "fabrics": ["ib-a"], "gpus": [gpu(0, "big-1"), gpu(1), gpu(2, fault="MIG enabled")],
         "replicas": ["big-1"], "engines": {"sim": "0.1.0"}, "conditions": ["its hostname is vm", "cordoned"],
-        "certificate_expires": "Mar  1 12:00:00 2027 GMT"}
+        "certificate_expires": "2027-03-01T12:00:00Z"}
 REPLICA = {"id": "big-1", "profile": "big", "model": "m", "state": "starting", "shard_count": 2, "epoch": 4,
            "shards": [{"rank": 0, "node": "node01", "state": "ready", "pid": 7, "port": 20000, "detail": ""},
                       {"rank": 1, "node": "node02", "state": "starting", "pid": 0, "port": 20001, "detail": "loading"},

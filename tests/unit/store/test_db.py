@@ -49,7 +49,7 @@ def fill(store: Store) -> None:
         step.perform(Change("n1", "joined", node=NODE))
         step.perform(Change("a-1", "placed", replica=ROW, spec=SPEC))
         step.save_key(ApiKey("k1", "alice", "ab" * 32, KeyLimits(("m",), 2, 60)))
-        step.set_catalog("[models.m]\n")
+        step.set_catalog("[models.m]\n", "")
         step.revoke("0a", "stolen")
 
 
@@ -174,14 +174,14 @@ def test_a_full_disk_changes_nothing_and_says_so_until_there_is_room(store: Stor
     with pytest.raises(Unavailable, match="the disk is full"):
         for _ in range(50):
             with store.change("", "decide") as step:
-                step.set_catalog("x" * 100_000)
+                step.set_catalog("x" * 100_000, "")
     assert store.state() == before
     assert "the disk is full" in store.fault
     limit_size(store, 1_000_000)
     assert store.probe()
     assert store.fault == ""
     with store.change("", "decide") as step:
-        step.set_catalog("y")
+        step.set_catalog("y", "")
     assert store.state().rev == before.rev + 1
 
 
@@ -190,7 +190,7 @@ def test_a_file_that_has_become_read_only_refuses_changes_and_is_still_read(stor
     before = store.state()
     store._db.execute("PRAGMA query_only = ON")
     with pytest.raises(Unavailable, match="cannot be written"), store.change("", "decide") as step:
-        step.set_catalog("y")
+        step.set_catalog("y", "")
     assert not store.probe()
     assert store.state() == before
     assert store.events()
@@ -252,7 +252,7 @@ def test_another_kind_of_file_is_refused(tmp_path: Path) -> None:
 def test_a_damaged_file_is_refused(path: Path) -> None:
     store = Store.open(path)
     with store.change("", "decide") as step:
-        step.set_catalog("x" * 50_000)
+        step.set_catalog("x" * 50_000, "")
     store.close()
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
