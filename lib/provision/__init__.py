@@ -1,0 +1,1 @@
+"""Room provision: the steps that make a machine on a Proxmox host."""

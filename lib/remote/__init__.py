@@ -1,0 +1,1 @@
+"""Room remote: commands that change another machine, or a host of machines."""
