@@ -90,7 +90,7 @@ def _refuse_late(caller: Identity, request: Request, late_s: float) -> None:
 def by_hand(caller: Identity) -> str:
     """How this caller gets a new certificate where it cannot renew its own."""
     if caller.role is Role.NODE:
-        return f"where the authority is: llmgw-onboard-node --renew --node {caller.id}"
+        return f"where the authority is: llmgw-onboard-node --renew --node {caller.id} --addr ADDRESS"
     return f"where the authority is: llmgw-ctl ca issue --role {caller.role} --name {caller.id}"
 
 

@@ -15,6 +15,8 @@ from lib.rules import leases
 from lib.rules.view import NodeSeen, Now, Observed, RouterSeen, Timer, gone_timer, retry_timer, state_timer
 
 STALL_S = 3.0                              # a longer gap between two looks at the clock is a pause of ours
+REBOOT_S = 8.0                             # no machine is back from a reboot sooner, and a live one is heard of more often
+ONE_EACH = "two machines have this identity: give the second a name and a certificate of its own"
 WINDOW_S = 60.0                            # how long adoption waits for nodes that do not report
 BACKOFF_MOST_S = 300.0
 LIVE = (ShardState.STARTING, ShardState.READY, ShardState.DEGRADED)
@@ -26,15 +28,18 @@ def begin(now: Now) -> Observed:
 
 
 def hello(observed: Observed, committed: Committed, message: Hello, session: str, now: Now) -> Observed:
-    """An agent opens a session. Refused where another installation holds this node id and is alive."""
+    """An agent opens a session. Refused where another installation, or a copy of this one, holds this node id and is alive."""
     observed = _advance(observed, now)
     last = observed.nodes.get(message.node, NodeSeen(message.node))
-    alive = last.heard is not None and leases.silent_for(observed, message.node) < leases.LOST_S
-    if alive and last.node_uid != message.node_uid:
+    silent_s = leases.silent_for(observed, message.node) if last.heard is not None else leases.LOST_S
+    if silent_s < leases.LOST_S and last.node_uid != message.node_uid:
         raise Refused(f"node {message.node} is alive as installation {last.node_uid}; {message.node_uid} cannot be it too",
-                      hint="two machines have this identity: give the second a name and a certificate of its own")
-    node = replace(last, node_uid=message.node_uid, session=session, agent_run=message.agent_run, version=message.version,
-                   seq=-1, inventory_seq=-1)
+                      hint=ONE_EACH)
+    if silent_s < REBOOT_S and last.boot_id != message.boot_id:
+        raise Refused(f"node {message.node} was heard of {silent_s:.0f} s ago from another boot of its disk: two machines run "
+                      "copies of it", hint=ONE_EACH)
+    node = replace(last, node_uid=message.node_uid, boot_id=message.boot_id, session=session, agent_run=message.agent_run,
+                   version=message.version, seq=-1, inventory_seq=-1)
     observed = replace(observed, nodes={**observed.nodes, message.node: node})
     return _judge(observed, message.node, _ahead(committed, message.seen))
 

@@ -63,6 +63,7 @@ class NodeSeen:
 
     node: str
     node_uid: str = ""
+    boot_id: str = ""
     session: str = ""
     agent_run: str = ""
     version: str = ""

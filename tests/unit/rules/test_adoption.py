@@ -179,6 +179,17 @@ def test_a_second_machine_with_the_identity_of_a_living_one_is_refused() -> None
     assert observe.hello(cluster.observed, cluster.committed, Hello("n1", "new", "b", "run2", "1"), "s", cluster.now)
 
 
+def test_a_copy_of_a_living_machine_s_disk_is_refused_and_its_own_reboot_is_not() -> None:
+    cluster = ready_pair()
+    copied = Hello("n1", "n1", "another boot", "run2", "1")
+    with pytest.raises(Refused, match="two machines run copies of it"):
+        observe.hello(cluster.observed, cluster.committed, copied, "s", cluster.now)
+    assert observe.hello(cluster.observed, cluster.committed, Hello("n1", "n1", "boot", "run2", "1"), "s", cluster.now)
+    cluster.silent = {"n1"}
+    cluster.after(10)
+    assert observe.hello(cluster.observed, cluster.committed, copied, "s", cluster.now)
+
+
 @pytest.mark.parametrize(("seen", "words"), [
     (Seen("L", 1, 10_000), "has seen revision 10000"), (Seen("L", 99, 1), "has obeyed control-plane start 99"),
     (Seen("other", 1, 1), "another history")])
