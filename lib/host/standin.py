@@ -7,6 +7,7 @@ as the real ones: an unknown field fails the whole query, with the text on stand
 import hashlib
 import json
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +19,9 @@ from lib.model.fleet import Adapter, Gpu
 DRIVER = "590.48.01"
 _STATES = {"NOP": 0, "DOWN": 1, "INIT": 2, "ARMED": 3, "ACTIVE": 4, "ACTIVE_DEFER": 5}
 _PHYSICAL = {"Sleep": 1, "Polling": 2, "Disabled": 3, "PortConfigurationTraining": 4, "LinkUp": 5, "LinkErrorRecovery": 6}
-_SCRIPT = '''#!{python} -IS
+# A `#!` line could name no interpreter whose path has a blank in it.
+_SCRIPT = '''#!/bin/sh
+exec {python} -IS - "$@" <<'THE END'
 """A stand-in for nvidia-smi: answers --query-gpu=FIELD,... {format} with the rows below, and nothing else."""
 import json
 import sys
@@ -41,6 +44,7 @@ if not GPUS:
     sys.exit(6)
 for gpu in GPUS:
     print(", ".join(gpu[field] for field in fields))
+THE END
 '''
 
 
@@ -58,7 +62,8 @@ def _uuid(seed: str) -> str:
 def write_nvidia_smi(path: Path, gpus: Sequence[Gpu], *, driver: str = DRIVER, fields: Sequence[str] = BASE + OPTIONAL) -> None:
     """An executable at `path` that answers for `gpus` and knows `fields`. Written again, it changes what a running agent sees."""
     rows = json.dumps([_cells(gpu, driver) for gpu in gpus])
-    write_atomic(path, _SCRIPT.format(python=sys.executable, rows=rows, format=FORMAT, known=tuple(fields)), mode=0o755)
+    text = _SCRIPT.format(python=shlex.quote(sys.executable), rows=rows, format=FORMAT, known=tuple(fields))
+    write_atomic(path, text, mode=0o755)
 
 
 def _cells(gpu: Gpu, driver: str) -> dict[str, str]:

@@ -1,0 +1,1 @@
+"""Room onboard: the steps that give a machine an identity and an agent."""
