@@ -3,12 +3,17 @@
 import os
 import subprocess
 import sys
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests.eventually import eventually
+from tests.programs import DIST, ROOT, RUN, processes_naming
+
 ARCHIVE = ROOT / "packaging" / "archive.py"
+TRACKER = "multiprocessing.resource_tracker"        # Python's own; it ends when this process does
 
 # Such a variable replaces the trust store of what a test starts, and a TLS test would then prove something else.
 for name in ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
@@ -16,6 +21,26 @@ for name in ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUN
 # The start-up cache of what tests start: kept between runs, and out of the home directory of whoever runs them.
 os.environ["XDG_CACHE_HOME"] = str(ROOT / "build" / "cache")
 os.environ.pop("CACHE_DIRECTORY", None)
+# By this everything is found that the tests start and that does not throw its environment away.
+os.environ[RUN] = uuid.uuid4().hex
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The tests end with no process of theirs running: none that bears their mark, or works with their directory."""
+    yield
+    mine = (f"{RUN}={os.environ[RUN]}", f"{tmp_path_factory.getbasetemp()}/")
+    left: dict[int, str] = {}
+
+    def gone() -> bool:
+        left.clear()
+        found = processes_naming(*mine).items()
+        left.update((pid, command) for pid, command in found if TRACKER not in command)
+        return not left
+    try:
+        eventually(gone)
+    except AssertionError:
+        raise AssertionError(f"the tests have left these running: {left}") from None
 
 
 def _archive(*words: str) -> str:
@@ -28,7 +53,7 @@ def _archive(*words: str) -> str:
 def dist() -> Path:
     """The directory of the five .pyz files, built from the tree as it is now."""
     _archive()
-    return ROOT / "dist"
+    return DIST
 
 
 @pytest.fixture(scope="session")

@@ -2,11 +2,9 @@
 
 import hashlib
 import json
-import os
 import signal
 import socket
 import subprocess
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -19,8 +17,8 @@ from lib.model.codec import encode
 from lib.model.wire import Endpoint, KeyEntry, KeyLimits, ModelRoute, RouterTable
 from tests.certificates import Certificates
 from tests.eventually import eventually
+from tests.programs import free_port, program
 
-ROOT = Path(__file__).resolve().parents[1]
 KEY = "llmgw_test_key"
 
 
@@ -111,13 +109,6 @@ def read_until(sock: socket.socket, end: bytes) -> bytes:
     return data
 
 
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
-
-
 def write_config(directory: Path, certificates: Certificates, *, port: int, server: str = "https://127.0.0.1:9",
                  workers: int = 1, more: str = "") -> Path:
     pair = certificates.router()
@@ -149,12 +140,12 @@ def running(directory: Path, certificates: Certificates, table: RouterTable | No
 
 
 def start(config: Path, *, limit_files: int = 0) -> "subprocess.Popen[str]":
-    """`llmgw-router run --config CONFIG`, its log beside the configuration."""
-    command = [sys.executable, str(ROOT / "llmgw_router.py"), "run", "--config", str(config)]
+    """`llmgw-router.pyz run --config CONFIG`, its log beside the configuration."""
+    command = [*program("router"), "run", "--config", str(config)]
     if limit_files:
         command = ["prlimit", f"--nofile={limit_files}:{limit_files}", *command]
     with open(config.parent / "router.log", "a") as log:
-        return subprocess.Popen(command, stdout=log, stderr=log, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, text=True)
 
 
 def stop(process: "subprocess.Popen[str]") -> None:

@@ -1,23 +1,26 @@
-"""Running `llmgw-ctl` out of the source tree, and control planes to run it against."""
+"""`llmgw-ctl` run to its end, and control planes to run it against."""
 
 import json
-import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from tests.eventually import eventually
+from tests.programs import free_port, program
 
-ROOT = Path(__file__).resolve().parents[2]
-PROGRAM = (sys.executable, str(ROOT / "llmgw_ctl.py"))
+PROGRAM = program("ctl")
+
+
+def run(role: str, *words: str | Path) -> subprocess.CompletedProcess[str]:
+    """`llmgw-ROLE WORDS` to its end."""
+    return subprocess.run([*program(role), *map(str, words)], input="", text=True, capture_output=True, timeout=60, check=False)
 
 
 def ctl(*words: str | Path) -> subprocess.CompletedProcess[str]:
     """`llmgw-ctl WORDS` to its end."""
-    return subprocess.run([*PROGRAM, *map(str, words)], input="", text=True, capture_output=True, timeout=60, check=False)
+    return run("ctl", *words)
 
 
 def ask(directory: Path, *words: str) -> Any:
@@ -27,29 +30,25 @@ def ask(directory: Path, *words: str) -> Any:
     return json.loads(done.stdout)
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def init(directory: Path, cluster: str = "lab") -> Path:
+def init(directory: Path, cluster: str = "lab", *more: str) -> Path:
     """A new installation that listens on a free port of loopback."""
-    done = ctl("--dir", directory, "init", "--cluster", cluster, "--listen", f"127.0.0.1:{free_port()}")
+    done = ctl("--dir", directory, "init", "--cluster", cluster, "--listen", f"127.0.0.1:{free_port()}", *more)
     assert done.returncode == 0, done.stderr
     return directory
 
 
 @contextmanager
 def serving(directory: Path) -> Iterator[subprocess.Popen[str]]:
-    """A control plane that answers; it is stopped at the end."""
+    """A control plane that answers; it is stopped at the end, and stops well."""
     log = directory / "serve.log"
     with open(log, "a", encoding="utf-8") as output, \
-            subprocess.Popen([*PROGRAM, "--dir", str(directory), "serve"], stderr=output, text=True) as process:
+            subprocess.Popen([*PROGRAM, "--dir", str(directory), "serve"], stdin=subprocess.DEVNULL, stderr=output,
+                             text=True) as process:
         try:
-            eventually(lambda: ctl("--dir", directory, "status").returncode == 0 or process.poll() is not None)
+            eventually(lambda: ctl("--dir", directory, "status").returncode == 0 or process.poll() is not None, 30)
             assert process.poll() is None, log.read_text()
             yield process
         finally:
             process.terminate()
             process.wait(20)
+    assert process.returncode == 0, log.read_text()

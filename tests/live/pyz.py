@@ -6,7 +6,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.programs import RUN
+
+NOWHERE = f"{__file__}/home"            # below a file nobody can make a directory, not even root
 PROGRAMS = ("llmgw-ctl", "llmgw-agent", "llmgw-router", "llmgw-onboard-node", "llmgw-provision-node")
 
 
@@ -21,9 +23,9 @@ PYTHON = _system_python()
 
 
 def start(*words: str | Path, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> subprocess.Popen[str]:
-    """`python3 -IS WORDS` with nothing in its environment but `env`."""
+    """`python3 -IS WORDS` with hardly anything in its environment but `env`."""
     return subprocess.Popen([PYTHON, "-IS", *map(str, words)], cwd=cwd,
-                            env={"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", **(env or {})},
+                            env={"PATH": "/usr/bin:/bin", "HOME": NOWHERE, RUN: os.environ[RUN], **(env or {})},
                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 

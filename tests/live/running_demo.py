@@ -1,38 +1,40 @@
-"""The demo as a cluster to test against: the built .pyz files, real processes, brought back by hand as an operator would."""
+"""A demo that runs, as a cluster to test against; its roles are brought back by hand, as an operator would."""
 
-import contextlib
 import json
 import os
 import signal
 import subprocess
-import sys
-import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from tests.eventually import eventually
+from tests.live.ctl import PROGRAM, ask, ctl
+from tests.programs import processes_naming, program
 
-CLEAN = {name: value for name, value in os.environ.items() if name not in ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE")}
+COMING_UP_S = 120.0
+ENDING_S = 60.0
 
 
 class RunningDemo:
-    """`llmgw-ctl.pyz demo --dir DIR`, up and listening."""
+    """`llmgw-ctl demo --dir DIRECTORY`, up once it has said so."""
 
-    def __init__(self, dist: Path, directory: Path, *flags: str) -> None:
-        self.dist, self.directory = dist, directory
-        self._extra: list[subprocess.Popen[bytes]] = []
-        self.log = directory.with_suffix(".log")
-        with open(self.log, "wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, str(dist / "llmgw-ctl.pyz"), "demo", "--dir", str(directory), *flags], stdin=subprocess.DEVNULL,
-                stdout=log, stderr=log, env=CLEAN)
-        self.facts: dict[str, Any] = eventually(self._read_facts, 60)
+    def __init__(self, directory: Path, *flags: str) -> None:
+        self.directory, self.log = directory, directory.with_suffix(".log")
+        self._by_hand: list[subprocess.Popen[bytes]] = []
+        self.process = self._start(self.log, *PROGRAM, "demo", "--dir", str(directory), *flags)
+        self.facts: dict[str, Any] = {}
 
-    def _read_facts(self) -> dict[str, Any]:
-        assert self.process.poll() is None, self.log.read_text()
-        facts: dict[str, Any] = json.loads((self.directory / "demo.json").read_text())
-        return facts
+    def up(self) -> None:
+        """Back once every replica is ready; from then on `facts` holds what demo.json says."""
+        eventually(lambda: "Ctrl-C ends everything" in self.said or self.process.poll() is not None, COMING_UP_S)
+        assert self.process.poll() is None, self.said
+        self.facts = json.loads((self.directory / "demo.json").read_text())
+
+    @property
+    def said(self) -> str:
+        return self.log.read_text()
 
     @property
     def url(self) -> str:
@@ -43,19 +45,22 @@ class RunningDemo:
         return str(self.facts["api_key"])
 
     @property
+    def ctl_dir(self) -> Path:
+        return Path(self.facts["ctl_dir"])
+
+    @property
     def catalog(self) -> Path:
-        return Path(self.facts["ctl_dir"]) / "catalog.toml"
+        return self.ctl_dir / "catalog.toml"
 
     def ctl(self, *words: str, code: int = 0) -> str:
         """What `llmgw-ctl --dir CTL_DIR WORDS` prints; AssertionError unless it ends with `code`."""
-        done = subprocess.run([sys.executable, str(self.dist / "llmgw-ctl.pyz"), "--dir", self.facts["ctl_dir"], *words],
-                              stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, env=CLEAN, check=False)
+        done = ctl("--dir", self.ctl_dir, *words)
         assert done.returncode == code, (words, done.returncode, done.stdout, done.stderr)
         return done.stdout if code == 0 else done.stderr
 
     def listing(self, *words: str) -> list[dict[str, Any]]:
         """A listing as objects."""
-        rows: list[dict[str, Any]] = json.loads(self.ctl(*words, "-o", "json"))
+        rows: list[dict[str, Any]] = ask(self.ctl_dir, *words)
         return rows
 
     def replicas(self) -> dict[str, dict[str, Any]]:
@@ -71,15 +76,12 @@ class RunningDemo:
         return eventually(look, 90, every_s=0.2)
 
     def start(self, role: str, *words: str) -> int:
-        """Bring a role back by hand; its pid."""
-        with open(self.directory / f"{role}-again.log", "ab") as log:
-            child = subprocess.Popen([sys.executable, str(self.dist / f"llmgw-{role}.pyz"), *words], stdin=subprocess.DEVNULL,
-                                     stdout=log, stderr=log, env=CLEAN)
-        self._extra.append(child)
-        return child.pid
+        """Start a role by hand, which the demo has to end like its own; its pid."""
+        self._by_hand.append(self._start(self.directory / f"{role}-again.log", *program(role), *words))
+        return self._by_hand[-1].pid
 
     def start_control(self) -> int:
-        return self.start("ctl", "--dir", self.facts["ctl_dir"], "serve")
+        return self.start("ctl", "--dir", str(self.ctl_dir), "serve")
 
     def start_agent(self, node: str) -> int:
         return self.start("agent", "run", "--config", self.facts["nodes"][node]["config"])
@@ -88,40 +90,30 @@ class RunningDemo:
         """Where the shards of a node live."""
         return next(Path(self.facts["nodes"][node]["config"]).parent.rglob("shards"))
 
-    def close(self) -> None:
-        """Ctrl-C, as a person would; the demo ends everything, whoever started it."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGINT)
+    def end(self) -> None:
+        """Ctrl-C, as a person would, and everything is gone, whoever started it."""
+        self.process.send_signal(signal.SIGINT)
         try:
-            self.process.wait(60)
+            code = self.process.wait(ENDING_S)
+            for child in self._by_hand:
+                child.wait(ENDING_S)
+            left = processes_naming(self.directory)
+            assert (code, left) == (0, {}), self.said
         finally:
-            self.process.kill()
-            for child in self._extra:
-                child.kill()
-                child.wait()
+            self._kill_what_is_left()
 
-    def strays(self) -> list[str]:
-        """Processes that still belong to this demo."""
-        found = []
-        for entry in Path("/proc").iterdir():
-            with contextlib.suppress(OSError):
-                if entry.name.isdigit() and str(self.directory).encode() in (entry / "cmdline").read_bytes():
-                    found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
-        return found
+    def _kill_what_is_left(self) -> None:
+        """A demo that failed to end its processes must not disturb the tests after it."""
+        for pid in processes_naming(self.directory):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for child in (self.process, *self._by_hand):
+            child.wait()
 
-
-def killed(pid: int) -> None:
-    """SIGKILL, and wait until the process is gone or only waits to be collected."""
-    os.kill(pid, signal.SIGKILL)
-    eventually(lambda: not alive(pid), 10)
-
-
-def alive(pid: int) -> bool:
-    """Whether a process exists and is not a zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
-    except OSError:
-        return False
+    @staticmethod
+    def _start(log: Path, *words: str) -> "subprocess.Popen[bytes]":
+        with open(log, "ab") as output:
+            return subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
 
 
 def pids(replicas: dict[str, dict[str, Any]]) -> dict[tuple[str, int], int]:
@@ -129,15 +121,12 @@ def pids(replicas: dict[str, dict[str, Any]]) -> dict[tuple[str, int], int]:
     return {(row["id"], shard["rank"]): shard["pid"] for row in replicas.values() for shard in row["shards"]}
 
 
-@contextlib.contextmanager
-def running_demo(dist: Path, directory: Path, *flags: str) -> Iterator[RunningDemo]:
+@contextmanager
+def running_demo(directory: Path, *flags: str) -> Iterator[RunningDemo]:
     """A demo for as long as the block lasts; nothing of it is left running afterwards."""
-    demo = RunningDemo(dist, directory, *flags)
+    demo = RunningDemo(directory, *flags)
     try:
+        demo.up()
         yield demo
     finally:
-        demo.close()
-    deadline = time.monotonic() + 10
-    while demo.strays() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not demo.strays()
+        demo.end()

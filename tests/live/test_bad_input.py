@@ -2,17 +2,18 @@
 
 import os
 import re
+import shutil
 import socket
 import sqlite3
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.eventually import eventually
-from tests.live.running_demo import CLEAN
+from tests.live.ctl import ctl, init, run, serving
+from tests.programs import free_port, program
 
 CONFIGURATION, LOCKED, USAGE, REFUSED, FAILED = 78, 73, 2, 4, 1
 
@@ -20,49 +21,50 @@ CONFIGURATION, LOCKED, USAGE, REFUSED, FAILED = 78, 73, 2, 4, 1
 class Installation:
     """A control plane's files as `init` makes them, with a node's and a router's beside them."""
 
-    def __init__(self, dist: Path, directory: Path) -> None:
-        self.dist, self.etc, self.state = dist, directory / "etc", directory / "state.db"
-        self.port = free_port()
-        self.ok("ctl", "init", "--cluster", "lab", "--listen", f"127.0.0.1:{self.port}", "--state", str(self.state))
+    def __init__(self, etc: Path) -> None:
+        self.etc, self.state = etc, etc / "state" / "ctl.db"
+        found = re.search(r"https://127\.0\.0\.1:(\d+)", (etc / "ctl.toml").read_text())
+        assert found
+        self.url, self.port = found[0], int(found[1])
+
+    @classmethod
+    def make(cls, etc: Path) -> "Installation":
+        """A new one, with an authority of its own."""
+        made = cls(init(etc))
         for role, name in (("node", "node01"), ("router", "router01")):
-            self.ok("ctl", "ca", "issue", "--role", role, "--name", name, "--address", "127.0.0.1", "--out", str(self.etc / role))
-        url = f"https://127.0.0.1:{self.port}"
-        (self.etc / "agent.toml").write_text(
-            f'node = "node01"\nserver = "{url}"\naddress = "127.0.0.1"\nports = "20000-20099"\nstate_dir = "node-state"\n'
+            issued = made.ctl("ca", "issue", "--role", role, "--name", name, "--address", "127.0.0.1", "--out", str(etc / role))
+            assert issued.returncode == 0, issued.stderr
+        (etc / "agent.toml").write_text(
+            f'node = "node01"\nserver = "{made.url}"\naddress = "127.0.0.1"\nports = "20000-20099"\nstate_dir = "node-state"\n'
             f'[pki]\ncertificate = "node/node.pem"\nkey = "node/node.key"\nca = "node/ca.pem"\n')
-        (self.etc / "router.toml").write_text(
-            f'name = "router01"\nserver = "{url}"\nlisten = "127.0.0.1:{free_port()}"\nstate_dir = "router-state"\nworkers = 1\n'
-            f'[pki]\ncertificate = "router/router.pem"\nkey = "router/router.key"\nca = "router/ca.pem"\n')
+        (etc / "router.toml").write_text(
+            f'name = "router01"\nserver = "{made.url}"\nlisten = "127.0.0.1:{free_port()}"\nstate_dir = "router-state"\n'
+            f'workers = 1\n[pki]\ncertificate = "router/router.pem"\nkey = "router/router.key"\nca = "router/ca.pem"\n')
+        return made
 
-    def run(self, role: str, *words: str) -> subprocess.CompletedProcess[str]:
-        front = ["--dir", str(self.etc)] if role == "ctl" else []
-        return subprocess.run([sys.executable, str(self.dist / f"llmgw-{role}.pyz"), *front, *words], stdin=subprocess.DEVNULL,
-                              capture_output=True, text=True, timeout=60, env=CLEAN, check=False)
-
-    def ok(self, role: str, *words: str) -> None:
-        done = self.run(role, *words)
-        assert done.returncode == 0, done.stderr
+    def ctl(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return ctl("--dir", self.etc, *words)
 
     def start(self, role: str) -> subprocess.CompletedProcess[str]:
         """Start a role that is expected to refuse."""
         if role == "ctl":
-            return self.run("ctl", "serve")
-        return self.run(role, "run", "--config", str(self.etc / f"{role}.toml"))
+            return self.ctl("serve")
+        return run(role, "run", "--config", self.etc / f"{role}.toml")
 
     def snapshot(self) -> dict[str, bytes]:
         return {str(path): path.read_bytes() for path in sorted(self.etc.parent.rglob("*")) if path.is_file()
                 and not path.name.startswith("lock") and ".db-" not in path.name and not path.name.endswith(".lock")}
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Installation:
+    return Installation.make(tmp_path_factory.mktemp("pristine") / "etc")
 
 
 @pytest.fixture
-def installed(dist: Path, tmp_path: Path) -> Installation:
-    return Installation(dist, tmp_path)
+def installed(pristine: Installation, tmp_path: Path) -> Installation:
+    """A copy that the test may spoil."""
+    return Installation(shutil.copytree(pristine.etc, tmp_path / "etc"))
 
 
 def is_clear(done: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
@@ -83,9 +85,11 @@ def replace(file: str, old: str, new: str) -> Callable[[Path], None]:
 
 
 def halve(file: str) -> Callable[[Path], None]:
+    """Half of a file; of a configuration, whose half may well be whole, one that ends within a value."""
     def change(etc: Path) -> None:
         raw = (etc / file).read_bytes()
-        (etc / file).write_bytes(raw[:len(raw) // 2])
+        half = raw[:len(raw) // 2]
+        (etc / file).write_bytes(half[:half.rindex(b'"')] if file.endswith(".toml") else half)
     return change
 
 
@@ -110,7 +114,7 @@ CASES: list[tuple[str, Callable[[Path], None], tuple[str, ...]]] = [
     ("ctl", halve("ctl.toml"), ("ctl.toml",)),
     ("ctl", binary("ctl.toml"), ("ctl.toml", "not UTF-8")),
     ("ctl", replace("ctl.toml", "listen", "lisen"), ("ctl.toml:", 'did you mean "listen"?')),
-    ("ctl", replace("ctl.toml", 'cluster = "lab"', 'cluster = "other"'), ("control-plane.pem", "cluster lab")),
+    ("ctl", replace("ctl.toml", 'cluster = "lab"', 'cluster = "other"'), ("control-plane.pem", "cluster", "lab", "other")),
     ("ctl", halve("secret"), ("secret", "32 bytes")),
     ("ctl", halve("pki/control-plane.pem"), ("control-plane.pem",)),
     ("ctl", remove("pki/control-plane.key"), ("control-plane.key",)),
@@ -140,15 +144,15 @@ def test_a_damaged_file_stops_a_role_before_it_starts_and_stays_as_it_is(
 
 @pytest.mark.parametrize("damage, words", [
     (lambda path: path.write_bytes(b"not a database at all, but long enough to look at" * 100), "not a database"),
-    (lambda path: os.truncate(path, path.stat().st_size // 2), "state.db"),
-    (lambda path: path.unlink(), "state.db"),
+    (lambda path: os.truncate(path, path.stat().st_size // 2), "ctl.db"),
+    (lambda path: path.unlink(), "ctl.db"),
     (lambda path: set_version(path, 999), "newer"),
 ])
 def test_a_bad_state_file_is_refused_and_left_as_it_is(
         installed: Installation, damage: Callable[[Path], None], words: str) -> None:
     damage(installed.state)
     before = installed.state.read_bytes() if installed.state.exists() else None
-    is_clear(installed.start("ctl"), CONFIGURATION, "state.db", words)
+    is_clear(installed.start("ctl"), CONFIGURATION, "ctl.db", words)
     assert before == (installed.state.read_bytes() if installed.state.exists() else None)
 
 
@@ -168,37 +172,32 @@ def test_a_port_that_is_taken_is_named(installed: Installation) -> None:
 
 
 @pytest.fixture
-def serving(installed: Installation) -> Iterator[Installation]:
-    server = subprocess.Popen([sys.executable, str(installed.dist / "llmgw-ctl.pyz"), "--dir", str(installed.etc), "serve"],
-                              stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=CLEAN)
-    eventually(lambda: installed.run("ctl", "status").returncode == 0, 20)
-    yield installed
-    server.terminate()
-    assert server.wait(20) == 0
+def served(installed: Installation) -> Iterator[Installation]:
+    with serving(installed.etc):
+        yield installed
 
 
-def test_a_second_control_plane_names_the_first(serving: Installation) -> None:
-    is_clear(serving.start("ctl"), LOCKED, "state.db", "process", "stop process")
+def test_a_second_control_plane_names_the_first(served: Installation) -> None:
+    is_clear(served.start("ctl"), LOCKED, "ctl.db", "process", "stop process")
 
 
-def test_who_is_not_of_this_cluster_is_told_so_on_both_sides(serving: Installation, dist: Path, tmp_path: Path) -> None:
-    (tmp_path / "other").mkdir()
-    other = Installation(dist, tmp_path / "other")
-    server = f"https://127.0.0.1:{serving.port}"
+def test_who_is_not_of_this_cluster_is_told_so_on_both_sides(served: Installation, tmp_path: Path) -> None:
+    other = Installation.make(tmp_path / "other")
+    server = served.url
 
     def ask(*flags: str) -> subprocess.CompletedProcess[str]:
-        return serving.run("ctl", "nodes", "--server", server, *flags)
-    pki, foreign = serving.etc / "pki", other.etc / "pki"
+        return served.ctl("nodes", "--server", server, *flags)
+    pki, foreign = served.etc / "pki", other.etc / "pki"
     is_clear(ask("--ca", str(foreign / "ca.pem")), FAILED, server, f"is not signed by {foreign / 'ca.pem'}")
     is_clear(ask("--cert", str(foreign / "operator.pem"), "--key", str(foreign / "operator.key"), "--ca", str(pki / "ca.pem")),
              FAILED, server, "refused our certificate", "unknown ca")
-    router = serving.etc / "router"
+    router = served.etc / "router"
     is_clear(ask("--cert", str(router / "router.pem"), "--key", str(router / "router.key"), "--ca", str(pki / "ca.pem")),
              CONFIGURATION, "router.pem", "role router, an operator's is wanted")
 
 
 def test_a_control_plane_that_does_not_run_is_one_line(installed: Installation) -> None:
-    is_clear(installed.run("ctl", "nodes"), FAILED, f"https://127.0.0.1:{installed.port}", "connection refused")
+    is_clear(installed.ctl("nodes"), FAILED, f"https://127.0.0.1:{installed.port}", "connection refused")
 
 
 @pytest.mark.parametrize("words, said", [
@@ -208,7 +207,7 @@ def test_a_control_plane_that_does_not_run_is_one_line(installed: Installation) 
 ])
 def test_a_word_that_is_not_known_is_a_usage_error_with_a_suggestion(
         installed: Installation, words: tuple[str, ...], said: str) -> None:
-    done = installed.run("ctl", *words)
+    done = installed.ctl(*words)
     if words:
         is_clear(done, USAGE, said)
     else:
@@ -221,18 +220,18 @@ def test_a_word_that_is_not_known_is_a_usage_error_with_a_suggestion(
     ('[profiles.p]\nmodel = "m"\nengine = "sim"\nargs = ["--port", "1"]\n', "profiles.p.args"),
 ])
 def test_a_bad_catalog_is_refused_with_its_lines_and_nothing_changes(
-        serving: Installation, tmp_path: Path, text: str, said: str) -> None:
+        served: Installation, tmp_path: Path, text: str, said: str) -> None:
     file = tmp_path / "catalog.toml"
     file.write_text(text)
-    before = (serving.etc / "catalog.toml").read_bytes()
+    before = (served.etc / "catalog.toml").read_bytes()
     for verb in ("check", "diff", "apply"):
-        is_clear(serving.run("ctl", "catalog", verb, str(file)), CONFIGURATION, said)
-    assert (serving.etc / "catalog.toml").read_bytes() == before
+        is_clear(served.ctl("catalog", verb, str(file)), CONFIGURATION, said)
+    assert (served.etc / "catalog.toml").read_bytes() == before
 
 
 def test_init_touches_no_installation_that_is_there(installed: Installation) -> None:
     before = installed.snapshot()
-    is_clear(installed.run("ctl", "init", "--cluster", "lab", "--listen", "127.0.0.1:7443"), REFUSED, str(installed.etc))
+    is_clear(installed.ctl("init", "--cluster", "lab", "--listen", "127.0.0.1:7443"), REFUSED, str(installed.etc))
     assert installed.snapshot() == before
 
 
@@ -244,12 +243,12 @@ def test_a_node_with_uncertain_fabrics_is_refused_with_what_was_found(installed:
         is_clear(installed.start("agent"), REFUSED, said)
 
 
-def test_a_second_agent_on_one_state_directory_is_refused(serving: Installation) -> None:
-    argv = [sys.executable, str(serving.dist / "llmgw-agent.pyz"), "run", "--config", str(serving.etc / "agent.toml")]
-    first = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=CLEAN)
+def test_a_second_agent_on_one_state_directory_is_refused(served: Installation) -> None:
+    first = subprocess.Popen([*program("agent"), "run", "--config", str(served.etc / "agent.toml")], stdin=subprocess.DEVNULL,
+                             stderr=subprocess.DEVNULL)
     try:
-        eventually((serving.etc / "node-state" / "journal.json").exists, 20)
-        is_clear(serving.start("agent"), LOCKED, "another agent")
+        eventually((served.etc / "node-state" / "journal.json").exists, 20)
+        is_clear(served.start("agent"), LOCKED, "another agent")
     finally:
         first.terminate()
         assert first.wait(20) == 0

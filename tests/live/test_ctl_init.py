@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import stat
 import subprocess
 from collections.abc import Iterator
@@ -202,6 +203,6 @@ def test_a_key_made_here_is_private(home: Path, tmp_path: Path) -> None:
 
 
 def test_a_reader_that_has_seen_enough_is_no_failure(home: Path) -> None:
-    line = f"{' '.join(PROGRAM)} --dir {home} status | true"
+    line = f"{shlex.join([*PROGRAM, '--dir', str(home), 'status'])} | true"
     done = subprocess.run(line, shell=True, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

@@ -14,7 +14,8 @@ import pytest
 
 from tests.eventually import eventually
 from tests.live.ctl import PROGRAM, ask, ctl
-from tests.live.demos import COMING_UP_S, RunningDemo, door, processes_of, running_demo
+from tests.live.running_demo import COMING_UP_S, RunningDemo, pids, running_demo
+from tests.programs import killed, processes_naming
 
 NODES = {f"demo-node{number:02}" for number in range(1, 7)}
 
@@ -31,13 +32,13 @@ def once(*words: str, env: dict[str, str] | None = None) -> "subprocess.Complete
 
 
 def test_its_summary_says_what_runs_and_where(demo: RunningDemo) -> None:
-    summary = demo.summary
+    summary = demo.facts
     assert set(summary) == {"router_url", "api_key", "ctl_dir", "nodes", "pids"}
     assert set(summary["nodes"]) == NODES
-    pids = [*summary["pids"].values(), *(node["pid"] for node in summary["nodes"].values())]
-    assert set(pids) <= set(processes_of(demo.directory))
-    assert len(set(pids)) == 8
-    assert Path(summary["ctl_dir"]) == demo.ctl_dir
+    started = [*summary["pids"].values(), *(node["pid"] for node in summary["nodes"].values())]
+    assert set(started) <= set(processes_naming(demo.directory))
+    assert len(set(started)) == 8
+    assert Path(summary["ctl_dir"]) == demo.directory / "ctl"
     assert all(Path(node["config"]).is_file() for node in summary["nodes"].values())
 
 
@@ -98,46 +99,42 @@ def test_every_command_shows_a_running_cluster(demo: RunningDemo) -> None:
 
 
 def test_a_second_demo_beside_it_works_and_leaves_nothing(demo: RunningDemo) -> None:
-    before = set(processes_of(demo.directory))
+    before = set(processes_naming(demo.directory))
     done = once(env={"TMPDIR": str(demo.directory.parent)})
     assert done.returncode == 0, done.stderr
     assert "demo-large" in done.stdout
-    assert set(processes_of(demo.directory)) == before
+    assert set(processes_naming(demo.directory)) == before
     assert not list(demo.directory.parent.glob("llmgw-demo-*"))
 
 
 def test_a_directory_that_holds_a_demo_is_refused_and_the_demo_goes_on(demo: RunningDemo) -> None:
-    before = set(processes_of(demo.directory))
+    before = set(processes_naming(demo.directory))
     done = once("--dir", str(demo.directory))
     assert (done.returncode, done.stdout) == (4, "")
     assert "holds a demo already" in done.stderr
-    assert set(processes_of(demo.directory)) == before
+    assert set(processes_naming(demo.directory)) == before
 
 
 def test_no_request_fails_while_the_control_plane_is_dead_and_it_adopts_what_runs(demo: RunningDemo) -> None:
-    engines = shard_pids(demo)
-    os.kill(demo.summary["pids"]["control"], signal.SIGKILL)
+    engines = pids(demo.replicas())
+    killed(demo.facts["pids"]["control"])
     eventually(lambda: ctl("--dir", demo.ctl_dir, "status").returncode == 1)
     assert [status_of_a_request(demo) for _ in range(5)] == [200] * 5
     eventually(lambda: "control (pid" in demo.said)
-    demo.start(*door("ctl"), "--dir", str(demo.ctl_dir), "serve")
+    demo.start_control()
     eventually(lambda: ctl("--dir", demo.ctl_dir, "status").returncode == 0)
     eventually(lambda: {row["state"] for row in ask(demo.ctl_dir, "replicas")} == {"ready"}, 60)
-    assert shard_pids(demo) == engines
+    assert pids(demo.replicas()) == engines
 
 
 def test_an_agent_that_dies_is_told_and_can_be_brought_back_by_hand(demo: RunningDemo) -> None:
-    engines, agent = shard_pids(demo), demo.summary["nodes"]["demo-node06"]
-    os.kill(agent["pid"], signal.SIGKILL)
+    engines, agent = pids(demo.replicas()), demo.facts["nodes"]["demo-node06"]
+    killed(agent["pid"])
     eventually(lambda: f"demo-node06 (pid {agent['pid']}) has ended" in demo.said)
-    demo.start(*door("agent"), "run", "--config", agent["config"])
+    demo.start_agent("demo-node06")
     began = time.time()
     eventually(lambda: heard_since(demo, "demo-node06", began), 60)
-    assert shard_pids(demo) == engines
-
-
-def shard_pids(demo: RunningDemo) -> dict[tuple[str, int], int]:
-    return {(row["id"], shard["rank"]): shard["pid"] for row in ask(demo.ctl_dir, "replicas") for shard in row["shards"]}
+    assert pids(demo.replicas()) == engines
 
 
 def heard_since(demo: RunningDemo, node: str, began: float) -> bool:
@@ -146,7 +143,7 @@ def heard_since(demo: RunningDemo, node: str, began: float) -> bool:
 
 
 def status_of_a_request(demo: RunningDemo) -> int:
-    summary = demo.summary
+    summary = demo.facts
     with closing(HTTPConnection(urlsplit(summary["router_url"]).netloc, timeout=20)) as connection:
         connection.request("POST", "/v1/completions", '{"model": "demo-small", "prompt": "x", "max_tokens": 2}',
                            {"authorization": f"Bearer {summary['api_key']}", "content-type": "application/json"})
@@ -158,7 +155,7 @@ def test_however_it_is_ended_nothing_is_left_even_when_nobody_listens_any_more(h
     directory = tmp_path / "d"
     process = subprocess.Popen([*PROGRAM, "demo", "--dir", str(directory)], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
-        eventually(lambda: len(processes_of(directory)) > 8 or process.poll() is not None, COMING_UP_S)
+        eventually(lambda: len(processes_naming(directory)) > 8 or process.poll() is not None, COMING_UP_S)
         assert process.stdout
         assert process.stderr
         process.stdout.close()
@@ -166,7 +163,7 @@ def test_however_it_is_ended_nothing_is_left_even_when_nobody_listens_any_more(h
     finally:
         process.send_signal(how)
         process.wait(60)
-    assert processes_of(directory) == {}
+    assert processes_naming(directory) == {}
     assert (directory / "ctl" / "ctl.toml").exists()
 
 
@@ -187,4 +184,4 @@ def test_a_real_engine_answers_where_one_is_given(llama_server: Path, smollm2: P
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.split()) > 3
     assert "simulated" not in done.stdout
-    assert processes_of(tmp_path) == {}
+    assert processes_naming(tmp_path) == {}

@@ -10,12 +10,13 @@ import openai
 import pytest
 
 from tests.eventually import eventually
-from tests.live.running_demo import RunningDemo, alive, killed, pids, running_demo
+from tests.live.running_demo import RunningDemo, pids, running_demo
+from tests.programs import alive, killed
 
 
 @pytest.fixture
-def demo(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDemo]:
-    with running_demo(dist, tmp_path_factory.mktemp("f") / "d") as running:
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDemo]:
+    with running_demo(tmp_path_factory.mktemp("f") / "d") as running:
         running.all_ready()
         yield running
 
@@ -127,9 +128,12 @@ def test_a_node_that_claims_another_id_is_refused_and_the_control_plane_logs_bot
     liar = config.with_name("liar.toml")
     text = config.read_text().replace(f'"{honest}"', f'"{other}"', 1)
     liar.write_text(text.replace("state_dir", f'state_dir = "{tmp_path}"\n#', 1))
-    demo.start("agent", "run", "--config", str(liar))
-    eventually(lambda: [line for line in logs(demo, "control") if f"'{honest}' claims to be '{other}'" in line], 20)
-    assert eventually(lambda: "may not speak for" in (demo.directory / "agent-again.log").read_text(), 20)
+    pid = demo.start("agent", "run", "--config", str(liar))
+    try:
+        eventually(lambda: [line for line in logs(demo, "control") if f"'{honest}' claims to be '{other}'" in line], 20)
+        assert eventually(lambda: "may not speak for" in (demo.directory / "agent-again.log").read_text(), 20)
+    finally:
+        killed(pid)                        # its configuration is not of the demo, which leaves it alone
 
 
 def logs(demo: RunningDemo, name: str) -> list[str]:

@@ -15,9 +15,9 @@ from tests.live.running_demo import RunningDemo, running_demo
 
 
 @pytest.fixture(scope="module")
-def demo(dist: Path, llama_server: Path, smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDemo]:
+def demo(llama_server: Path, smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDemo]:
     flags = ("--llama-server", str(llama_server), "--gguf", str(smollm2))
-    with running_demo(dist, tmp_path_factory.mktemp("o") / "d", *flags) as running:
+    with running_demo(tmp_path_factory.mktemp("o") / "d", *flags) as running:
         running.all_ready()
         yield running
 

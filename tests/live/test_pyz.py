@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.pyz import PROGRAMS, PYTHON, ROOT, run
+from tests.live.pyz import NOWHERE, PROGRAMS, PYTHON, run
+from tests.programs import ROOT
 
 TREE = ("lib", "docs", "packaging", "requirements.lock", "build.sh")
 
@@ -34,20 +35,13 @@ def test_a_program_copied_alone_helps_and_tells_its_version(alone: Path, tmp_pat
     assert [path.name for path in alone.parent.iterdir()] == [alone.name]
 
 
-@pytest.mark.parametrize("program", ["llmgw-onboard-node", "llmgw-provision-node"])
-def test_a_program_that_cannot_do_its_work_yet_refuses_and_says_so(program: str, dist: Path, tmp_path: Path) -> None:
-    done = run(dist / f"{program}.pyz", "llmgw-node01", env={"XDG_CACHE_HOME": str(tmp_path)})
-    assert (done.returncode, done.stdout) == (4, "")
-    assert "cannot do this yet" in done.stderr
-
-
 def test_the_dispatcher_runs_the_role_it_is_told_and_keeps_its_exit_code(dist: Path, tmp_path: Path) -> None:
     link = tmp_path / "llmgw"
     link.symlink_to(dist / "llmgw")
     env = {"PATH": os.environ["PATH"], "XDG_CACHE_HOME": str(tmp_path)}
     done = subprocess.run([link, "provision", "version"], env=env, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout[:20]) == (0, "llmgw-provision-node")
-    assert subprocess.run([link, "provision", "x"], env=env, capture_output=True, check=False).returncode == 4
+    assert subprocess.run([link, "provision", "x"], env=env, capture_output=True, check=False).returncode == 2
     wrong = subprocess.run([link, "agnet"], env=env, capture_output=True, text=True, check=False)
     assert (wrong.returncode, "no role is called 'agnet'" in wrong.stderr) == (2, True)
 
@@ -100,7 +94,7 @@ def copy_of_the_tree(target: Path) -> Path:
 def built(tree: Path, umask: int, **env: str) -> dict[str, str]:
     """What a build in `tree` gives: names and hashes."""
     subprocess.run(["sh", "-c", f"umask {umask:03o} && exec ./build.sh"], cwd=tree, check=True, capture_output=True,
-                   env={"PATH": os.environ["PATH"], "HOME": "/nonexistent", **env})
+                   env={"PATH": os.environ["PATH"], "HOME": NOWHERE, **env})
     assert all(path.stat().st_mode & 0o777 == 0o755 for path in (tree / "dist").iterdir())
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in (tree / "dist").iterdir()}
 
@@ -123,7 +117,7 @@ def test_a_damaged_cached_wheel_is_never_built_in(tmp_path: Path, dist: Path) ->
     tree = copy_of_the_tree(tmp_path / "tree")
     wheel = next((tree / "build" / "wheels" / "pure").glob("tomli_w*.whl"))
     wheel.write_bytes(wheel.read_bytes()[:-1] + b"!")
-    env = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": "/dev/null"}
+    env = {"PATH": os.environ["PATH"], "HOME": NOWHERE, "PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": "/dev/null"}
     done = subprocess.run(["./build.sh"], cwd=tree, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "tomli-w" in done.stderr

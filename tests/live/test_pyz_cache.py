@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.eventually import eventually
-from tests.live.pyz import PYTHON, ROOT, run, start
+from tests.live.pyz import PYTHON, run, start
+from tests.programs import ROOT
 
 ROLE = "probe"
 PROBE = """

@@ -141,12 +141,20 @@ def test_a_broken_stream_ends_with_an_error_event_and_never_looks_whole(
                                   "bad chunk": lambda connection: connection.send(b"zz\r\n")}
     guard = StubGuard(certificates.node(), script=streaming(*[event("x")] * 5, then=lambda connection: broken(connection)))
 
+    seen = threading.Event()
+
     def broken(connection: Connection) -> None:
-        time.sleep(0.2)                    # or a reset would overtake what was sent
+        assert seen.wait(20)               # or a reset would overtake what was sent
         endings[ending](connection)
 
     with in_front_of(tmp_path, certificates, guard) as router:
-        answer = router.send(request(STREAM))
+        with router.connect() as sock:
+            sock.sendall(request(STREAM))
+            answer = read_until(sock, b'"content":"x"')
+            while answer.count(b'"content":"x"') < 5:
+                answer += sock.recv(65536)
+            seen.set()
+            answer += read_all(sock)
         assert answer.count(b'"content":"x"') == 5
         assert b"[DONE]" not in answer
         assert not answer.endswith(LAST_CHUNK)
@@ -277,7 +285,7 @@ def test_a_client_that_goes_away_cancels_upstream_at_once(tmp_path: Path, certif
         left_at = time.monotonic()
         sock.close()
         eventually(lambda: gone_at)
-        assert gone_at[0] - left_at < 0.5
+        assert gone_at[0] - left_at < 1.0    # the promise itself
         assert idle(router)
         assert router.metric('llmgw_router_requests_total{route="/v1/chat/completions",status="499"}') == 1
 
@@ -334,7 +342,7 @@ def test_a_head_that_trickles_is_408(tmp_path: Path, certificates: Certificates)
             except TimeoutError:
                 continue
         assert answer.startswith(b"HTTP/1.1 408 ")
-        assert time.monotonic() - began < 4
+        assert time.monotonic() - began < 10    # all of it would take twice as long
 
 
 def test_silent_connections_harm_nobody(tmp_path: Path, certificates: Certificates) -> None:
