@@ -87,7 +87,8 @@ def _explain_link(adapter: Adapter) -> str:
         ("DOWN", "Disabled"): "switched off by an administrator",
         ("INIT", "LinkUp"): "the cable is good, but there is no subnet manager on its fabric",
         ("ARMED", "LinkUp"): "the subnet manager has not finished with it, or has died",
-    }.get((adapter.state, adapter.physical), f"{adapter.state or 'state unreadable'}, {adapter.physical or 'link unreadable'}")
+    }.get((adapter.state, adapter.physical), f"it is not ACTIVE: its state reads {adapter.state or 'nothing'}, "
+                                             f"its link {adapter.physical or 'nothing'}")
 
 
 def _explain_rate(adapter: Adapter, sisters: Sequence[Adapter]) -> str:

@@ -6,7 +6,7 @@ same placement. Live and ended epochs count alike: what an ended one holds is no
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lib.base.address import host_port
@@ -89,10 +89,18 @@ def place(spec: Spec, candidates: Mapping[str, Candidate], turn: int = 0) -> tup
         return _shards(spec, "", [fit[order[0]]], turn) if order else Refusals(needs(spec), refused)
     chosen = _group(spec, fit)
     if chosen is None:
-        short = dict.fromkeys(fit, "its fabric has too few such nodes")
+        short = {name: _too_few(spec, candidate, fit.values()) for name, candidate in fit.items()}
         return Refusals(needs(spec), {**refused, **short})
     fabric, nodes = chosen
     return _shards(spec, fabric, nodes, turn)
+
+
+def _too_few(spec: Spec, candidate: Candidate, fit: Collection[Candidate]) -> str:
+    """Why a node that would do by itself does not: the company on its fabrics."""
+    counts = {fabric.name: sum(other.inventory.fabric(fabric.name) is not None for other in fit)
+              for fabric in candidate.inventory.fabrics if spec.profile.fabric in ("", fabric.name)}
+    return "; ".join(f"{fabric} has only {count} such node{'' if count == 1 else 's'}"
+                     for fabric, count in sorted(counts.items()))
 
 
 def needs(spec: Spec) -> str:

@@ -5,6 +5,7 @@ added here.
 """
 
 import errno
+import re
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from lib.engines import ENGINES
 from lib.model.cause import Cause, exit_words
 from lib.model.fleet import FaultClass
 
+_STAMP = re.compile(r"^\d{4}-\d\d-\d\d[ T][\d:.,]+Z?\s+")            # when it was said stands beside the reason already
 _CONFIGURATION = (errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.EISDIR, errno.EINVAL, errno.E2BIG)
 
 
@@ -25,7 +27,7 @@ def judge_exit(engine: str, code: int, tail: Sequence[str], *, out_of_memory: bo
         fault, sentence = ENGINES[engine].classify(code, tail)
     else:
         fault, sentence = FaultClass.TRANSIENT, f"the engine {exit_words(code)}"
-    last = tail[-1].strip()[-300:] if tail else ""
+    last = _STAMP.sub("", tail[-1].strip())[-300:] if tail else ""
     return Cause(fault, sentence if last in sentence else f"{sentence}; its last line: {last}")
 
 

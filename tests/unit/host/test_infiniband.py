@@ -62,7 +62,7 @@ def test_no_tree_and_an_empty_tree_are_told_apart(tmp_path: Path) -> None:
     (replace(UP, state="ARMED"), "subnet manager has not finished"),
     (replace(UP, state="DOWN", physical="Polling", guid="0000:0000:0000:0000"), "whose GUID the host has not set"),
     (replace(UP, link_layer=""), "link layer cannot be read"),
-    (replace(UP, state="", physical=""), "state unreadable"),
+    (replace(UP, state="", physical=""), "its state reads nothing"),
 ])
 def test_what_is_seen_is_said_in_words_that_tell_where_to_look(adapter: Adapter, words: str) -> None:
     said = explain(adapter)

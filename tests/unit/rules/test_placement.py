@@ -56,7 +56,7 @@ def test_two_fabrics_with_one_fitting_node_each_are_not_a_place() -> None:
     full = {name: Candidate(inventory(name), NodeState.READY, gpus_taken=frozenset(f"{name}-g{i}" for i in range(4)))
             for name in ("n1", "n2", "n4", "n6")}
     refused = why(place(spec("shards=2 gpus=1"), six(**full)))
-    assert refused["n3"] == refused["n5"] == "its fabric has too few such nodes"
+    assert (refused["n3"], refused["n5"]) == ("ib-a has only 1 such node", "ib-b has only 1 such node")
     assert refused["n6"] == "is on no fabric"
     assert refused["n1"] == "0 of 4 GPUs free, needs 1"
 

@@ -50,7 +50,7 @@ def test_why_a_replica_is_pending_is_told_node_by_node() -> None:
     cluster = Cluster(catalog("pair shards=2 gpus=4"), [inventory("n1"), inventory("n2", gpus=2), inventory("n6")]).after(2)
     row = cluster.row("pair-1")
     assert status(cluster.view, row, cluster.wall)[1] == (
-        "needs 2 nodes on one fabric with sim and 4 free GPUs each: n1: its fabric has too few such nodes; "
+        "needs 2 nodes on one fabric with sim and 4 free GPUs each: n1: ib-a has only 1 such node; "
         "n2: 2 of 2 GPUs free, needs 4; n6: is on no fabric")
     why = refusals(cluster.view, row, cluster.wall)
     assert why is not None
