@@ -14,7 +14,12 @@ die() {
 
 # The first Python that is new enough; PYTHON names another.
 find_python() {
-    for python in ${PYTHON:-python3 /usr/bin/python3 python3.14 python3.13 python3.12 python3.11}; do
+    if [ -n "${PYTHON:-}" ]; then
+        set -- "$PYTHON"
+    else
+        set -- python3 /usr/bin/python3 python3.14 python3.13 python3.12 python3.11
+    fi
+    for python in "$@"; do
         if "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
             command -v "$python"
             return

@@ -1,6 +1,7 @@
 """What all tests share: a clean environment, the built programs, and a real engine with a real model."""
 
 import os
+import signal
 import subprocess
 import sys
 import uuid
@@ -21,6 +22,8 @@ for name in ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUN
 # The start-up cache of what tests start: kept between runs, and out of the home directory of whoever runs them.
 os.environ["XDG_CACHE_HOME"] = str(ROOT / "build" / "cache")
 os.environ.pop("CACHE_DIRECTORY", None)
+# Tests that were started in the background have SIGINT ignored, and so would be whatever they start; with a handler it is not.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 # By this everything is found that the tests start and that does not throw its environment away.
 os.environ[RUN] = uuid.uuid4().hex
 

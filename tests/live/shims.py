@@ -19,11 +19,11 @@ from lib.model.rundir import EXIT, LOG, SHIM_LOG, SPEC, STATE, ExitRecord, Shard
 from lib.model.wire import ShardOrder
 from tests.certificates import Certificates
 from tests.eventually import eventually
-from tests.programs import bare_environment, program
+from tests.programs import RUN, bare_environment, program
 
 SERVER = Path(__file__).with_name("small_engine.py")
 GUARD, ENGINE = "127.0.0.11", "127.0.0.1"
-NONCE, KEY = "00000000000000aa", "a-secret-key"
+NONCE, KEY = os.environ[RUN][:16], "a-secret-key"       # by the nonce a shard is told from one of another run of the tests
 
 
 def free_pair() -> int:

@@ -195,7 +195,7 @@ def test_a_half_written_deny_list_leaves_the_last_good_one_in_force(tmp_path: Pa
         write_json(tmp_path / "revoked.json", {"serials": [], "ids": ["llmgw-router01"]})
         eventually(lambda: _refused(shim, certificates), 3.0)
         (tmp_path / "revoked.json").write_text('{"serials": [')
-        eventually(lambda: "old revocations stay" in shim.own_log, 3.0)
+        eventually(lambda: "old revocations stay" in shim.own_log)
         assert _refused(shim, certificates)
 
 
@@ -337,7 +337,7 @@ def test_a_renewed_certificate_is_used_without_a_restart(tmp_path: Path, certifi
         with dial(shim, certificates.router()) as link:
             before = link.getpeercert(binary_form=True)
         files["node.pem"].write_text("half-written")
-        eventually(lambda: "old certificate stays in use" in shim.own_log, 3.0)
+        eventually(lambda: "old certificate stays in use" in shim.own_log)
         with dial(shim, certificates.router()) as link:
             assert link.getpeercert(binary_form=True) == before
         other = certificates.node("llmgw-node02")
@@ -347,7 +347,7 @@ def test_a_renewed_certificate_is_used_without_a_restart(tmp_path: Path, certifi
         def renewed() -> bool:
             with dial(shim, certificates.router()) as link:
                 return link.getpeercert(binary_form=True) != before
-        eventually(renewed, 3.0)
+        eventually(renewed)
 
 
 def test_a_taken_port_starts_nothing_and_names_the_holder(tmp_path: Path, certificates: Certificates) -> None:

@@ -10,16 +10,19 @@ import pytest
 
 from lib.agent.shards import FAILED_KEPT, Shards, read_shard
 from lib.base.files import write_json
-from lib.host.process import boot_id, identify
+from lib.host.process import boot_id, identify, marked
 from lib.model.codec import encode
 from lib.model.fleet import FaultClass, ShardState
 from lib.model.rundir import EXIT, SHIM, SPEC, STATE, ExitRecord, ShardSpec, ShimRecord, StateRecord
 from lib.model.wire import ShardOrder
 from tests.eventually import eventually
+from tests.programs import RUN
+
+NONCE = os.environ[RUN][:16]                # by it a shard is told from one of another run of the tests
 
 
 def spec(replica: str = "chat-1", counter: int = 3) -> ShardSpec:
-    order = ShardOrder(replica, counter, "00ff", 0, 1, True, "chat", "m", "sim", "", ("m",), port=20001)
+    order = ShardOrder(replica, counter, NONCE, 0, 1, True, "chat", "m", "sim", "", ("m",), port=20001)
     return ShardSpec(order, "node01", "demo", ("/bin/true",))
 
 
@@ -90,6 +93,7 @@ def test_what_a_dead_shim_left_behind_is_killed_and_written_down(tmp_path: Path)
     write_json(directory / SHIM, encode(ShimRecord(1, 1, boot_id())))
     name, _, value = spec().marker.partition("=")
     left = os.spawnvpe(os.P_NOWAIT, "sleep", ["sleep", "600"], {**os.environ, name: value})
+    eventually(lambda: marked(spec().marker) == {left})         # between fork and exec it has another's environment
     shards.clear(read_shard(directory))
     assert os.waitstatus_to_exitcode(os.waitpid(left, 0)[1]) == -9
     assert "its shim died" in read_shard(directory).report(0.0).detail

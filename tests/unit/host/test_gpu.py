@@ -172,7 +172,7 @@ def test_while_one_cannot_be_killed_no_other_is_started(tmp_path: Path) -> None:
 
 
 def test_a_gpu_that_fell_off_the_bus_shows_beside_the_rest(tmp_path: Path) -> None:
-    reader = GpuReader(script(tmp_path / "nvidia-smi", f"cat {DATA}/chatter.csv"))
+    reader = GpuReader(script(tmp_path / "nvidia-smi", f"cat '{DATA}/chatter.csv'"))
     reading = reader.read()
     assert len(reading.gpus) == 1
     assert reading.problem == "GPU 0000:07:00.0 does not answer: Unknown Error"
