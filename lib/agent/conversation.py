@@ -83,9 +83,8 @@ class Conversation:
                 self._tell_reachable("")
             except LlmgwError as err:
                 self._tell_reachable(f"{err} ({err.hint})" if err.hint else str(err))
-                # One that has restarted answers: it is not waited for again as if it were still gone.
-                failures = 1 if isinstance(err, Blocked) else failures + 1
-                self._stopping.wait(random.uniform(0, min(LONGEST_PAUSE_S, 0.5 * 2**failures)))
+                failures = failures_after(failures, err)
+                self._stopping.wait(random.uniform(0, longest_pause_s(failures)))
 
     def _report(self) -> None:
         while not self._stopping.is_set():
@@ -132,6 +131,18 @@ class Conversation:
             log.log(logging.INFO if reachable else logging.WARNING,
                     "control plane reachable" if reachable else f"control plane not reachable, engines go on: {problem}")
         self._reachable = reachable
+
+
+def failures_after(failures: int, err: LlmgwError) -> int:
+    """How many failures in a row there are with this one. A control plane that says 409 has restarted and answers: the count
+    begins anew, or it would be waited for again as if it were still gone, for half of its adoption window.
+    """
+    return 1 if isinstance(err, Blocked) else failures + 1
+
+
+def longest_pause_s(failures: int) -> float:
+    """Seconds that the next try may be put off; by chance less, so that a thousand agents do not come at once."""
+    return min(LONGEST_PAUSE_S, 0.5 * 2.0**min(failures, 10))
 
 
 def _essence(snapshot: Snapshot) -> object:
